@@ -92,7 +92,6 @@ class Call(ABC):
 
     @property
     def address(self) -> str:
-        """The caller's address, see `address_of`."""
         return address_of(self.peer)
 
     @property

@@ -24,9 +24,6 @@ class Leases:
     """Counts the requests that use a version, so that its engine ends only after the last of them.
 
     Any thread may acquire and release.
-
-    Attributes:
-        num_held: leases that have not been given back.
     """
 
     def __init__(self) -> None:
@@ -43,7 +40,6 @@ class Leases:
             return not self._ended
 
     def release(self) -> None:
-        """Gives a lease back."""
         with self._lock:
             self.num_held -= 1
             self._end_if_unused()
@@ -117,11 +113,7 @@ class Routes:
         return names[version]
 
     def choose(self, version: str) -> ServedModel:
-        """Returns the version that answers a request. The canary gets a share of the requests that name none.
-
-        Raises:
-            UnknownVersion
-        """
+        """Returns the version that answers a request; the canary gets a share. Raises UnknownVersion."""
         if version or self.canary is None:
             return self.find(version)
         takes_canary = random.random() < self.canary_share
@@ -133,7 +125,6 @@ class Catalogue:
     """The served models. Until it is opened, when the first models have been checked, look-ups raise NotReady.
 
     Attributes:
-        is_open: look-ups find models.
         closing: set when the server is about to end, so that streams stop reading requests.
     """
 
@@ -143,7 +134,6 @@ class Catalogue:
         self.closing = asyncio.Event()
 
     def open(self) -> None:
-        """Look-ups find models from now on."""
         self.is_open = True
 
     def put(self, routes: Routes) -> None:
@@ -154,11 +144,7 @@ class Catalogue:
         self._routes.pop(name, None)
 
     def all(self) -> list[Routes]:
-        """Returns the routes of every model, in the order in which the models came.
-
-        Raises:
-            NotReady: none has been opened yet.
-        """
+        """Returns the routes of every model, in the order in which the models came. Raises NotReady."""
         if not self.is_open:
             raise NotReady
         return list(self._routes.values())

@@ -150,11 +150,7 @@ class Generation(attendant_client.Generation):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Score(_WithArrays, attendant_client.Score):
-    """The client's score, with attention as an array; `request_id` is empty.
-
-    Attributes:
-        attention: float32 [summands of `log_prob`, source tokens]; None unless requested.
-    """
+    """The client's score, with attention as in a hypothesis; `request_id` is empty."""
 
     attention: Floats | None  # type: ignore[assignment]
 

@@ -115,7 +115,6 @@ class Lifecycle:
         return [routes.stable.name for routes in self._catalogue.all()] if self._catalogue.is_open else []
 
     async def ending(self) -> None:
-        """Waits for a reason to end."""
         await self._ending.wait()
 
     async def drain(self, engines: Sequence[EngineClient], seconds: float) -> None:

@@ -113,11 +113,7 @@ class Count:
 
 
 class Distribution:
-    """A histogram's values for one set of labels.
-
-    Attributes:
-        sum: of the values.
-    """
+    """A histogram's values for one set of labels."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds`: the largest value of each bucket except the last, which takes all larger values."""

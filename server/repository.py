@@ -216,7 +216,6 @@ class _Version:
 
     Attributes:
         state: of its files when it was loaded.
-        available: the engine takes requests.
         dead: the engine has failed for good.
     """
 
@@ -252,7 +251,6 @@ class Reconciler:
     """Owns the versions that come from repositories: starts them, puts them into the catalogue, and lets them end.
 
     Attributes:
-        repositories: folders.
         ending: the engines of versions that are no longer served.
     """
 

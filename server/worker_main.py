@@ -100,10 +100,7 @@ def inherited(descriptor: int) -> socket.socket:
     """Returns the socket to the process that started this one, after making sure that it is one.
 
     Messages are unpickled, which lets their sender run any code. A pair of sockets has no name that others could
-    connect to, and the kernel returns the process that made it.
-
-    Raises:
-        StrangeSocket
+    connect to, and the kernel returns the process that made it. Raises StrangeSocket.
     """
     try:
         connection = socket.socket(fileno=descriptor)

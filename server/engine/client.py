@@ -301,12 +301,7 @@ class OverloadControl:
 
 
 class FairSemaphore:
-    """A semaphore whose waiting clients take turns, and so do the streams of a client. One client alone may have all.
-
-    Attributes:
-        num_permits: total permits.
-        num_held: permits taken now.
-    """
+    """A semaphore whose waiting clients take turns, and so do the streams of a client. A client alone may have all."""
 
     def __init__(self, num_permits: int) -> None:
         self.num_permits = num_permits
@@ -388,7 +383,6 @@ class EngineClient:
         Args:
             max_bulk: bulk requests that may be in flight, waiting or running.
             on_death: called once, after the engines have failed for good and every request has ended.
-            on_prediction: see OverloadControl.
         """
         self._pool = pool
         self._control = OverloadControl(pool, config, on_prediction)

@@ -49,11 +49,7 @@ class _Client:
 
 
 class FairQueue:
-    """Waiting requests, by client.
-
-    Attributes:
-        work: expected rows x steps of all waiting requests.
-    """
+    """Waiting requests, by client, and their total work."""
 
     def __init__(self) -> None:
         # The ring: the client whose turn it is comes first.

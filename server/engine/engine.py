@@ -289,9 +289,6 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
     """Executes commands until the other end closes the connection. Raises the errors of a step.
 
     One thread does everything: it looks for commands between two rounds, and waits for them when there is no work.
-
-    Args:
-        record: gets the keys of the requests that are computed.
     """
     frames = Frames()
     poll = select.poll()

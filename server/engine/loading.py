@@ -104,10 +104,7 @@ TIMES_EACH = 5
 
 
 def load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
-    """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
-
-    Returns:
-        The engine, and its message to the server.
+    """Loads a bundle, decodes its golden examples, warms up and makes an engine, and its message to the server.
 
     Raises:
         UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such

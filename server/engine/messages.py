@@ -126,12 +126,7 @@ class RequestStats(NamedTuple):
 
 
 class Result(NamedTuple):
-    """An answer.
-
-    Attributes:
-        hypotheses: best first.
-        trace: the course of the search, if it was requested.
-    """
+    """An answer: its hypotheses, best first, and the course of the search if it was requested."""
 
     hypotheses: tuple[Hypothesis, ...]
     stats: RequestStats

@@ -164,11 +164,9 @@ class Slot:
     """The place of one worker in a pool, which successive processes fill.
 
     Attributes:
-        number: in the pool.
         report: the worker's latest.
         requests: those that the worker has, by key.
         quarantine: suspects that only this slot's worker is to decode.
-        is_loading: whether its worker is not ready yet.
     """
 
     def __init__(
@@ -331,7 +329,6 @@ class WorkerPool:
     All methods are called from one event loop, and none of them blocks.
 
     Attributes:
-        num_engines: number of workers.
         max_rows: rows that each of them may step together.
         throughput: of one engine.
         precision: of the graphs that the workers run; known when they are ready.

@@ -44,13 +44,7 @@ WORKER_OOM_SCORE = "500"
 
 
 class Place(NamedTuple):
-    """The inputs of a worker.
-
-    Attributes:
-        number: the server's name for the worker.
-        connection: to the server.
-        record: a descriptor of the flight record's memory.
-    """
+    """The inputs of a worker: its number, its connection to the server, the descriptor of its flight record."""
 
     number: int
     connection: socket.socket
@@ -224,11 +218,7 @@ class _Process:
 
 
 class WorkerProcess:
-    """A process that loads a bundle, and reports the result at the other end of the connection.
-
-    Attributes:
-        record: the requests that it is computing.
-    """
+    """A process that loads a bundle, and reports the result at the other end of the connection."""
 
     def __init__(self, process: _Process, number: int, max_requests: int) -> None:
         """Requests a worker. `number` is unique among the workers of a process."""
@@ -278,11 +268,7 @@ class WorkerGroup:
 
 
 class WorkerProcesses:
-    """All workers of a server; a context manager that ends them.
-
-    Attributes:
-        rows: of all models and versions together.
-    """
+    """All workers of a server, and the rows that they share; a context manager that ends them."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.rows = SharedRows(config.workers * config.max_rows)

@@ -282,11 +282,7 @@ class Handlers(grpc.GenericRpcHandler):
         answer_budget: AnswerBudget,
         hang_up: Callable[[Collection[str]], object],
     ) -> None:
-        """Makes the handlers.
-
-        Args:
-            hang_up: ends the connections of these peers.
-        """
+        """Makes the handlers. `hang_up` ends the connections of these peers."""
         self._gate = gate
         self._log = gate.log
         self._bounds = bounds
@@ -412,9 +408,7 @@ class Handlers(grpc.GenericRpcHandler):
         """Counts an answer until it has been written, when its call's task ends.
 
         gRPC frees an unread answer only with the connection, so a connection that leaves a large one unread is closed.
-
-        Raises:
-            TooManyUnread
+        Raises TooManyUnread.
         """
         task = asyncio.current_task()
         assert task is not None, "each call has a task"

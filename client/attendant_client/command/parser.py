@@ -438,7 +438,6 @@ def _completion(command: argparse.ArgumentParser) -> None:
 
 
 async def complete(options: argparse.Namespace) -> int:
-    """Prints the completion script of a shell."""
     print(script(whole_parser(), parsers(), options.shell))
     return 0
 
