@@ -243,12 +243,7 @@ class RequestLog:
         level: int = logging.DEBUG,
         tracer: Tracer | None = None,
     ) -> None:
-        """Makes a log.
-
-        Args:
-            level: of the line of each request.
-            tracer: None if requests are not traced.
-        """
+        """Makes a log; `level` is that of each request's line. Without a tracer, requests are not traced."""
         self.metrics = metrics
         self.catalogue = catalogue
         self.tracer = tracer
@@ -331,10 +326,8 @@ class RequestRecord:
     def lease(self, model: str, version: str) -> ServedModel:
         """Returns the version that answers the request, with a lease that lasts until the request ends.
 
-        Any thread may call this, even after the end of the request, which then has no lease.
-
-        Raises:
-            AttendantError: see `Catalogue.lease`.
+        Any thread may call this, even after the end of the request, which then has no lease. Raises the errors of
+        `Catalogue.lease`.
         """
         leased = self._log.catalogue.lease(model, version)
         self._leases.append(leased.leases)

@@ -169,12 +169,7 @@ class Catalogue:
         return routes
 
     def lease(self, name: str, version: str = "") -> ServedModel:
-        """Returns the version that answers a request, with a lease of it.
-
-        Raises:
-            NotReady, UnknownModel, InvalidArgument: see `routes`.
-            UnknownVersion
-        """
+        """Returns the version that answers a request, with a lease. Raises UnknownVersion, and those of `routes`."""
         while True:
             model = self.routes(name).choose(version)
             # A version may end between the two; then the routes have changed.

@@ -50,7 +50,6 @@ class TracedCandidate:
     """A token that may follow a live hypothesis.
 
     Attributes:
-        log_prob: the token's log-probability.
         total: the total of the hypothesis with this token, as in `TracedHypothesis`.
     """
 
@@ -106,7 +105,6 @@ class TracedEnd:
     """A hypothesis that ended.
 
     Attributes:
-        step: the step that ended it.
         live: its place among the live hypotheses of that step.
         hypothesis: its place among the answer's; None if it is not there.
     """

@@ -27,7 +27,7 @@ from attendant.server.catalogue import Catalogue, Retirement, Routes
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
 from attendant.server.engine.processes import WorkerProcesses
-from attendant.server.errors import AttendantError, Failed, InvalidArgument, Unauthenticated
+from attendant.server.errors import Failed, InvalidArgument, Unauthenticated
 from attendant.server.grpc.handlers import trailing_metadata
 from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import Seq2SeqServicer
@@ -51,21 +51,16 @@ class RayCall(Call):
     def certificate_name(self) -> str:
         return name_in_certificate(self._ray_context.auth_context())
 
-    def fail(self, error: AttendantError) -> None:
-        """Sets the status with which Ray's proxy ends the call."""
-        self._ray_context.set_code(grpc.StatusCode[error.code])
-        self._ray_context.set_details(str(error))
-        self._ray_context.set_trailing_metadata(list(trailing_metadata(error, self.request_id)))
-
-
-@contextmanager
-def _failing(call: RayCall) -> Iterator[None]:
-    """Ends a call whose method fails. Raises grpc.aio.AbortError."""
-    try:
-        yield
-    except Failed as failed:
-        call.fail(failed.error)
-        raise grpc.aio.AbortError from None
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Sets the status with which Ray's proxy ends the call, if its method fails. Raises grpc.aio.AbortError."""
+        try:
+            yield
+        except Failed as failed:
+            self._ray_context.set_code(grpc.StatusCode[failed.error.code])
+            self._ray_context.set_details(str(failed.error))
+            self._ray_context.set_trailing_metadata(list(trailing_metadata(failed.error, self.request_id)))
+            raise grpc.aio.AbortError from None
 
 
 class HeldModels(Catalogue):
@@ -141,7 +136,7 @@ class Replica:
 
     async def GenerateStream(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         call = RayCall(grpc_context)
-        with _failing(call):
+        with call.failing():
             self._let_in("GenerateStream", call)
             await self._provide(request)
             async for message in self._servicer.GenerateStream(request, call):
@@ -149,7 +144,7 @@ class Replica:
 
     async def GenerateBatch(self, requests: AsyncIterator[Any], grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         call = RayCall(grpc_context)
-        with _failing(call):
+        with call.failing():
             self._let_in("GenerateBatch", call)
             provided = self._provided(requests, lambda message: [message])
             async for message in self._servicer.GenerateBatch(provided, call):
@@ -159,7 +154,7 @@ class Replica:
         self, requests: AsyncIterator[Any], grpc_context: Any
     ) -> AsyncIterator[Any]:
         call = RayCall(grpc_context)
-        with _failing(call):
+        with call.failing():
             self._let_in("GenerateBatches", call)
             provided = self._provided(requests, lambda message: message.requests)
             async for message in self._servicer.GenerateBatches(provided, call):
@@ -184,7 +179,7 @@ class Replica:
         """
         call = RayCall(ray_context)
         try:
-            with _failing(call):
+            with call.failing():
                 self._let_in(method.__name__, call)
                 for message in [request] if named is None else named:
                     await self._provide(message)

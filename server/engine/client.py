@@ -156,7 +156,7 @@ class OverloadControl:
             sources: at least one.
 
         Raises:
-            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort, DeadlineExceeded: of interactive requests.
+            Overloaded, DeadlineExceeded: of interactive requests.
         """
         rows = [options.max_rows for _, options in sources]
         steps = [self._lengths.expected(len(source_ids), options) for source_ids, options in sources]

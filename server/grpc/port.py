@@ -102,13 +102,10 @@ def grpc_server(
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Binds a server's port, and returns its number; 0 takes a free one.
+    """Binds a server's port, and returns its number; 0 takes a free one. Raises UserError: as `listeners`.
 
     Args:
         credentials: for TLS; if None, connections are not encrypted.
-
-    Raises:
-        UserError: the port is in use, or the host is not this machine's.
     """
     # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
     # gRPC gets addresses, because it can't resolve all names that the system resolves, such as 127.1.

@@ -93,15 +93,11 @@ class ParsedRequest:
         return joined_outcome(self.content, self.submit_units(call.client, call.time_remaining()))
 
     def submit_units(
-        self, client: str, seconds: float | None, listeners: Sequence[Callable[[Progress], None]] | None = None
+        self, client: str, timeout_seconds: float | None, listeners: Sequence[Callable[[Progress], None]] | None = None
     ) -> list[asyncio.Future[Outcome]]:
-        """Submits the parts of the request, or itself if it has none, to be joined. See `EngineClient.submit_all`.
-
-        Args:
-            seconds: time left until the deadline; if None, there is no deadline.
-        """
+        """Submits the parts of the request, or itself if it has none, to be joined. See `EngineClient.submit_all`."""
         contents = [(unit.source_ids, unit.options) for unit in self.content.units]
-        return self.model.runner.submit_all(contents, seconds, Priority.INTERACTIVE, client, listeners)
+        return self.model.runner.submit_all(contents, timeout_seconds, Priority.INTERACTIVE, client, listeners)
 
     def scored(self, outcome: Outcome, record: RequestRecord) -> Result:
         """Returns the result of a request after updating metrics and trace. Raises the outcome if it is an error."""
@@ -499,11 +495,7 @@ def _attention(attention: Floats | None) -> messages.Attention | None:
 
 
 def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
-    """Returns the status of an error with its details: BadRequest, RetryInfo for an overload, and RequestInfo.
-
-    Args:
-        request_id: under which the log names the request.
-    """
+    """Returns the status of an error with its details: BadRequest, RetryInfo for an overload, and RequestInfo."""
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
     if isinstance(error, InvalidArgument):
         request = error_details_pb2.BadRequest()

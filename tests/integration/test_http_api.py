@@ -146,7 +146,7 @@ class TestProblems:
             ("/v1/generate?%ED%A0%80=1", {}, {}, 400, "INVALID_ARGUMENT", "query is"),
             ("/v1/generate?stream=%ED%A0%80", {}, {}, 400, "INVALID_ARGUMENT", "stream is"),
             # Bodies are tested in tests/unit/server/http/test_json_reading.py.
-            ("/v1/generate", b"not JSON", {}, 400, "INVALID_ARGUMENT", "the request, 8 bytes, is no message"),
+            ("/v1/generate", b"not JSON", {}, 400, "INVALID_ARGUMENT", "the request, 8 bytes, is not a message"),
             ("/v1/generate?stream=1", {"requestId": "\ud800"}, {}, 400, "INVALID_ARGUMENT", "request_id is "),
             ("/v1/score", {"sourceText": "abc"}, {}, 400, "INVALID_ARGUMENT", "target"),
             ("/v1/generate?stream=yes", {}, {}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
