@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the subcommand that the first argument names, or trains if it names none.
 
     Raises:
-        UserError: neither a subcommand nor a file, but nearly a subcommand; or what the command raises.
+        UserError: neither a subcommand nor a file, but nearly a subcommand; or the command's own.
     """
     if not arguments or arguments[0] not in SUBCOMMANDS:
         is_word = bool(arguments) and "." not in arguments[0] and not Path(arguments[0]).exists()

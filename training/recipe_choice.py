@@ -29,6 +29,7 @@ SYMBOLS_PER_TEXT, SYMBOL_LENGTH, MAX_SYMBOLS = 1.5, 3.0, 200
 MOJIBAKE: Final = re.compile("Ã[\x80-\xbf]|Â[\x80-\xbf]|â€|Ð[\x80-\xbf°-¿]Ñ|\ufffd")
 MARKUP: Final = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:amp|lt|gt|quot|nbsp|#\d+);")
 
+SHOWN_WIDTH: Final = 60  # Characters of each side of an example.
 HELD_OUT_SHARE, LARGEST_SHARE = 0.05, 0.2
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 5000  # Sources of validation and of test.
 MIN_SOURCES: Final = 20
@@ -124,10 +125,10 @@ def suspicions(pairs: Sequence[Pair]) -> list[str]:
     return lines
 
 
-def shortened(pair: Pair, width: int = 60) -> str:
+def shortened(pair: Pair) -> str:
     """Returns a pair on one line, with escaped control characters, which a terminal would interpret."""
-    texts = (escaped(" ".join(text[: 4 * width].split())) for text in (pair.source, pair.target))
-    return " → ".join(text if len(text) <= width else text[: width - 1] + "…" for text in texts)
+    texts = (escaped(" ".join(text[: 4 * SHOWN_WIDTH].split())) for text in (pair.source, pair.target))
+    return " → ".join(text if len(text) <= SHOWN_WIDTH else text[: SHOWN_WIDTH - 1] + "…" for text in texts)
 
 
 def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:

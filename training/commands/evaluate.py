@@ -12,7 +12,7 @@ from rich.console import Console
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Provider
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
-from attendant.runtime.command import CommandParser
+from attendant.runtime.command import CommandParser, require
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, write_json, write_text
 from attendant.training.data.config import CorpusFiles
@@ -25,7 +25,6 @@ from attendant.training.library.evaluation import (
     check_bootstrap,
     check_folder,
     chosen_data,
-    data_files,
     evaluate,
     kept_by,
 )
@@ -168,7 +167,12 @@ def _data_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
     if arguments.data is not None:
         return CorpusFiles.named(arguments.data).paths
     runs = [path for path in arguments.paths if not is_bundle(path)]
-    return data_files(runs[0], arguments.split or "test") if runs else ()
+    if not runs:
+        return ()
+    require("torch", "cpu,training")
+    from attendant.training.run.loading import held_out_files  # noqa: PLC0415
+
+    return held_out_files(runs[0], arguments.split or "test").paths
 
 
 def show_results(results: Results, *, as_json: bool = False, output: Path | None = None) -> None:

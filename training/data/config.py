@@ -204,8 +204,8 @@ class DataConfig(Table):
         shared_sources: treatment of sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training
             split; "drop_from_held_out": leave those examples out of validation and test.
-        cache: a directory in which several runs share tokenized training splits, found by a digest of everything that
-            they depend on. If None, each run has its own.
+        cache: a directory in which several runs share tokenized training splits, by a digest of everything that they
+            depend on. If None, each run has its own.
     """
 
     fetch: FetcherName | None = None

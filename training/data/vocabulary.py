@@ -127,7 +127,7 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
             raise UserError(f"{name}: {role} is {symbol!r}, which is not among its {len(ids)} symbols")
     ordinary = [symbol for symbol in sorted(ids, key=ids.__getitem__) if symbol not in declared.values()]
     if clash := set(ordinary) & set(SPECIAL_TOKENS):
-        raise UserError(f"{name}: {min(clash)!r} is a special symbol in bundles: declare what it is by special symbols")
+        raise UserError(f"{name}: {min(clash)!r} is a special symbol in bundles: declare its role by special symbols")
     if not ordinary:
         raise UserError(f"{name}: the vocabulary has no symbols besides the special ones")
     places = [ids[declared[role]] if role in declared else -1 for role in NAMES]
@@ -135,7 +135,7 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
 
 
 def _of_library(name: str, text: str, special: Mapping[str, str] | None, *, finds_special: bool = True) -> Vocabulary:
-    """Returns the vocabulary of a tokenizer of Hugging Face's library, whose special symbols get our ids.
+    """Returns the vocabulary of a tokenizer of Hugging Face's library, with our ids of the special symbols.
 
     Args:
         finds_special: added tokens that the library calls special, such as language tags, are found within texts.

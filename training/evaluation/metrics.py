@@ -71,7 +71,7 @@ class Statistics:
     Attributes:
         rule: definition of the metric, in words, or the library's signature.
         rows: [N, F] the sufficient statistics of each example.
-        value_of: the metric of the examples whose rows add up to the given [F].
+        value_of: the metric of the examples whose rows add up to its argument, [F].
     """
 
     metric: MetricName
@@ -130,7 +130,7 @@ def take_statistics(
 
 @lru_cache
 def bleu_with(tokenizer: BleuTokenizer) -> Any:
-    """Returns sacrebleu's BLEU with a tokenizer. Raises UserError: the tokenizer needs what is not installed."""
+    """Returns sacrebleu's BLEU with a tokenizer. Raises UserError: the tokenizer needs a package or a download."""
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
 
     try:
@@ -147,7 +147,7 @@ def refuse_missing(metrics: Iterable[str], bleu_tokenizer: BleuTokenizer = DEFAU
     """Refuses metrics whose library is not installed, as in a server's environment; each is imported by its metric.
 
     Raises:
-        UserError: names the metric, the library and what to install.
+        UserError: names the metric, the library and the package to install.
     """
     for metric in metrics:
         library = LIBRARIES.get(metric)
@@ -226,7 +226,7 @@ def _sacrebleu(
         metric=name,
         rule=f"sacrebleu {metric.get_signature()}",
         rows=np.asarray(rows, np.float64),
-        value_of=partial(_sacrebleu_value, metric),
+        value_of=partial(_sacrebleu_value, metric),  # not a closure: results can be pickled
     )
 
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final, get_args
 
@@ -25,6 +24,7 @@ from attendant.training.data.pairs import (
     Pair,
     PairReader,
     group_references,
+    in_chunks,
     is_measurable,
     no_pairs,
     pairs_in_memory,
@@ -34,7 +34,6 @@ from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.metrics import MetricName
 
 RECIPE_NAME: Final = "recipe.toml"  # Every run directory has it.
-ENCODED_AT_ONCE: Final = 10_000
 
 PathName = str | os.PathLike[str]
 Data = CorpusFiles | PathName | InMemoryPairs
@@ -70,8 +69,8 @@ def is_bundle(path: Path) -> bool:
     if (path / MANIFEST_NAME).is_file():
         return True
     if not (path / RECIPE_NAME).is_file():
-        what = "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" if path.exists() else "is not there"
-        raise UserError(f"{path} {what}: give the directory that training or export has written")
+        fault = "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" if path.exists() else "is not there"
+        raise UserError(f"{path} {fault}: give the directory that training or export has written")
     return False
 
 
@@ -159,6 +158,5 @@ def _whole_pairs(data: InMemoryPairs) -> list[Pair]:
 
 def read_source_ids(files: CorpusFiles, tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Yields the ids of the files' sources, without EOS. Raises UserError: bad data."""
-    pairs = read_pairs(files)
-    while texts := [pair.source for pair in islice(pairs, ENCODED_AT_ONCE)]:
-        yield from tokenizer.encode_batch(texts)
+    for chunk in in_chunks(read_pairs(files)):
+        yield from tokenizer.encode_batch([pair.source for pair in chunk])

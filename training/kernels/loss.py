@@ -145,8 +145,8 @@ def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
 
 
 MIN_ROWS: Final = 256  # Of a block: with fewer the products are slow.
-# Bytes of a block's logits, unless MIN_ROWS needs more. glibc asks the kernel again for each piece of memory of 32 MiB
-# and more, which takes as long as the work on it.
+# Bytes of a block's logits, unless MIN_ROWS needs more. glibc requests each piece of memory of 32 MiB and more from the
+# kernel again, which takes as long as the work on it.
 MAX_BYTES: Final = 24 * 2**20
 MAX_CACHED_LOGITS: Final = 2**19  # Logits of a block that become gradients together on a CPU: they fit its cache.
 

@@ -205,7 +205,7 @@ def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:
 
 
 def kept_by(models: Iterable[Path]) -> list[Path]:
-    """Returns what no output may replace or add to: bundles as a whole, and the measurements of runs."""
+    """Returns the paths that no output may replace or add to: bundles as a whole, and the measurements of runs."""
     return [path if is_bundle(path) else path / "evaluation.json" for path in models]
 
 
@@ -264,14 +264,6 @@ def chosen_data(data: Data | None, split: Split | None, runs: Sequence[Path]) ->
     return read_held_out(runs, split)
 
 
-def data_files(run: Path, split: Split) -> tuple[Path, ...]:
-    """Returns the files of a run's split. Raises UserError: it has no such split, or torch is not installed."""
-    require("torch", "cpu,training")
-    from attendant.training.run.loading import held_out_files  # noqa: PLC0415
-
-    return held_out_files(run, split).paths
-
-
 def open_runs(paths: Sequence[Path], option: str, checkpoint: Checkpoint = "best") -> OpenedModel:
     """Opens a run, or several as an ensemble. Raises UserError: it can't be opened, or PyTorch is not installed."""
     require("torch", "cpu,training")
@@ -319,8 +311,8 @@ def _refuse(
         if value is not None and not bundles:
             raise UserError(f"--{option} {value}: is for bundles, and {paths[0]} is a run: export it first")
     if ensemble and (bundles or len(paths) < 2):
-        what = f"{next(iter(bundles))} is a bundle" if bundles else "there is one"
-        raise UserError(f"--ensemble: is of two runs or more, and {what}")
+        reason = f"{next(iter(bundles))} is a bundle" if bundles else "there is one"
+        raise UserError(f"--ensemble: is of two runs or more, and {reason}")
     for precision in precisions:
         _check_choice("precision", precision, Precision)
     _check_choice("provider", provider, Provider)
@@ -350,7 +342,7 @@ def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices
         name: value
         for name, values in zip(SEARCH_OPTIONS, choices, strict=True)
         for value in values
-        # A penalty and a patience of 0 are what greedy search has.
+        # Greedy search has a penalty and a patience of 0.
         if name != "beam_size" and value is not None and (name == "length_penalty_offset" or float(value))
     }
     if chosen and all(config.beam_size == 1 for config in configs):

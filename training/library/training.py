@@ -102,7 +102,7 @@ def train(
         overrides: changes of the recipe, {"training.max_epochs": 3}, or texts as --set takes them.
         resume: continues from the last checkpoint of `output`, or begins if there is none.
         callbacks: watch the training; see `TrainingCallback`.
-        verbose: prints what the command prints: lines about the data, progress, validations.
+        verbose: prints the command's output: lines about the data, progress, validations.
 
     Raises:
         UserError: `output` exists, and `resume` is false; a bad recipe or bad data; the training diverges.
@@ -159,20 +159,17 @@ def train(
 
 
 def _run_path(recipe: Inputs, output: PathName | None) -> Path:
+    """Returns the run directory; without `output`, runs/ and the name of the recipe or of the first file of pairs."""
     if output is not None:
         return path_of("output", output)
     names = named_inputs(recipe)
     if not names:
         raise UserError("output: a recipe or pairs in memory have no name: give the run directory, output='runs/NAME'")
-    return Path("runs") / _run_name(names[0])
-
-
-def _run_name(name: str) -> str:
-    """Returns the name of the run of a recipe or of a file of pairs."""
+    name = names[0]
     path = Path(name if Path(name).exists() else name.partition("[")[0].partition(",")[0])
     if path.is_dir() or path.name == RECIPE_NAME:
-        return path.resolve().name if path.is_dir() else path.resolve().parent.name
-    return path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name
+        return Path("runs") / (path.resolve() if path.is_dir() else path.resolve().parent).name
+    return Path("runs") / (path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name)
 
 
 @contextmanager
@@ -243,7 +240,7 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         "of too unequal lengths": facts["num_unequal"]["train"],
         "duplicates or of shared sources": facts["num_left_out"],
     }
-    left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
     lines = [
         f"{facts['num_trained_pairs']:,} of {facts['num_pairs']['train']:,} pairs"
         + (left_out and f"; left out: {left_out}")
@@ -279,10 +276,10 @@ def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
         wanted = config.vocabulary_size
         if wanted is not None and sizes[side] < wanted:
             by_kind = {"bpe": "pair of symbols to merge within a word", "unigram": "part of a word"}
-            what = by_kind.get(config.tokenizer, "symbol")
+            unit = by_kind.get(config.tokenizer, "symbol")
             often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
             lines.append(
-                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {what} "
+                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {unit} "
                 f"occurs {often}"
             )
     return lines

@@ -96,7 +96,7 @@ class TrainingCallback:
         """Is called after each step."""
 
     def record(self, record: Record) -> None:
-        """Is called when the journal gets a line: before `step`, or after a validation."""
+        """Is called for each line of the journal: before `step`, or after a validation."""
 
     def end(self, error: BaseException | None) -> None:
         """Is called once if `begin` has returned, however the training ends.

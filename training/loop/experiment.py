@@ -160,7 +160,7 @@ def prepare(
             raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     start = None if resumed else loading.starting_run(recipe)
     teachers = [] if resumed else loading.teaching_runs(recipe, start)
-    # Embeddings that another run trained belong to its symbols, whatever the new data have.
+    # Embeddings that another run trained belong to its symbols, also if the new data have others.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     tokenizers = tokenizers_of.tokenizers() if tokenizers_of else None
     corpora = prepare_corpora(recipe, recipe.data.corpus_folder(run.path), tokenizers, run if resumed else None)

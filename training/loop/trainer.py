@@ -60,6 +60,7 @@ class Trainer:
         self._processes = processes or Processes()
         self._journal = Journal(experiment.run) if self._processes.is_first else None
         self._callbacks = callbacks
+        self._watching = [*([self._journal] if self._journal else []), *callbacks]
         self._model = experiment.model.to(device)
         self._corpus = experiment.corpus
         self._validator = experiment.validator
@@ -115,7 +116,7 @@ class Trainer:
             num_parameters=self._model.num_parameters,
         )
         with ExitStack() as stack:
-            for callback in self._all_callbacks():
+            for callback in self._watching:
                 callback.begin(start)
                 # ExitStack passes the exception's type, itself and its traceback.
                 stack.push(lambda kind, error, trace, callback=callback: callback.end(error))
@@ -131,9 +132,6 @@ class Trainer:
                 self._step()
                 if self._checkpoint_is_due():
                     self._save(best=False)
-
-    def _all_callbacks(self) -> list[TrainingCallback]:
-        return [*([self._journal] if self._journal else []), *self._callbacks]
 
     def _notify(self, event: StepProgress | Record, callbacks: Sequence[TrainingCallback]) -> None:
         """Passes an event to callbacks. If one fails, a step that is not saved yet is saved first, unless other
@@ -180,7 +178,7 @@ class Trainer:
             self._sums = StepSums()
             norm = {"gradient_norm": gradient.norm} if math.isfinite(gradient.norm) else {}
             record = self._record("train", {**means, "learning_rate": learning_rate, **norm})
-            self._notify(record, self._all_callbacks())
+            self._notify(record, self._watching)
         self._notify(
             StepProgress(
                 step=state.step,

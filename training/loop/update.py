@@ -98,13 +98,13 @@ class Processes:
         nn.utils.vector_to_parameters(whole, gradients)
 
     def wait(self) -> None:
-        """Waits until all processes are here. Raises UserError: the first has ended; its own error says why."""
+        """Waits until all processes are here. Raises UserError: the first has ended; its own error has the reason."""
         try:
             self.sums([0.0])
         except RuntimeError:
             if self.is_first:
                 raise
-            raise UserError("the first process of the training has ended; its own error says why") from None
+            raise UserError("the first process of the training has ended; its own error has the reason") from None
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Returns each value summed over the processes."""
@@ -137,7 +137,7 @@ def sampled_inputs(model: Seq2Seq, batch: Batch, probability: float) -> Tensor:
     """Returns the decoder's inputs [B, T] for scheduled sampling (Bengio et al. 2015, 2.4): each input except the first
     is drawn from the model with this probability, so that the decoder learns to continue its own outputs.
 
-    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true earlier symbols, for all t at once, instead of one
+    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn after the true earlier symbols, for all t at once, instead of one
     pass for each t (Duckworth et al. 2019). If EOS is drawn, the true symbol stays, because nothing follows EOS.
     """
     places = batch.positions[batch.positions % batch.previous_ids.shape[1] > 0]

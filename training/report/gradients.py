@@ -1,16 +1,16 @@
 """Reach of the loss into the past: gradient norms against distance in time.
 
-l_T is the cross-entropy of target position T (1, 2, ...) under teacher forcing, s_t what step t hands on to the next
-(the hidden states of all layers, an LSTM's cells, with input feeding the attentional vector), s_0 the decoder's first
-state, e_j the embedding of source position j of S. Measured are, without dropout and in float64,
+l_T is the cross-entropy of target position T (1, 2, ...) under teacher forcing, s_t the state that step t passes to the
+next (the hidden states of all layers, an LSTM's cells, with input feeding the attentional vector), s_0 the decoder's
+first state, e_j the embedding of source position j of S. Measured are, without dropout and in float64,
 
     r(k) = |dl_T / ds_(T-k)| / |dl_T / ds_(T-1)|          k = 1 ... T steps back through the decoder
     q(d) = |dl_T / de_j|     / |dl_T / ds_(T-1)|          d = T + S - j: on from s_0 back through the encoder
 
-The derivatives are total: through the recurrence, and through whatever else a later step has of an earlier one. d
-counts the steps of the one-directional path, from the end of the source as it is read. Attention and an encoder's
-second direction offer shorter paths, and q shows if the model uses them. Dividing by the gradient at the state that
-step T itself is fed removes the size of the error at T. The rest is the product of Jacobians whose shrinking
+The derivatives are total: through the recurrence, and through all other inputs that a later step has from an earlier
+one. d counts the steps of the one-directional path, from the end of the source as it is read. Attention and an
+encoder's second direction offer shorter paths, and q shows if the model uses them. Dividing by the gradient at the
+state that step T itself is fed removes the size of the error at T. The rest is the product of Jacobians whose shrinking
 (vanishing) or growing (exploding) with k makes recurrent networks hard to train (Bengio et al. 1994; Pascanu et al.
 2013, eq. 5).
 
@@ -158,7 +158,7 @@ def _run(
     hook = model.embedding_of_sources.register_forward_hook(lambda module, arguments, output: kept.append(output))
     encoded = model.encode(batch.source_ids, batch.source_lengths)
     hook.remove()
-    # What a first state has of zeros is no result of anything yet.
+    # Zeros of a first state are no result of a computation yet.
     rows = {name: tensor.requires_grad_() for name, tensor in encoded.row_tensors.items()}
     num_pairs = len(batch.source_lengths)
     layout = [torch.from_numpy(places) for places in attention_layout(np.arange(num_pairs), num_pairs)]

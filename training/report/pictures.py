@@ -343,7 +343,7 @@ MAP_TEMPLATE, TREE_TEMPLATE = (
 
 MIN_WEIGHT = 0.02  # Smaller weights can't be seen; so no row draws more than fifty cells, however long the source.
 MAX_LABEL = 16
-SPACES = " ▁"  # The space, and what a BPE tokenizer writes for it (training/data/tokenization.py).
+SPACES = " ▁"  # The space, and a BPE tokenizer's symbol for it (training/data/tokenization.py).
 LARGE_CELL, SMALL_CELL = 24.0, 13.0
 FEW_TOKENS, MANY_TOKENS = 10, 40  # Up to FEW_TOKENS cells are large, from MANY_TOKENS on they are small.
 LABEL_SIZE = 0.5  # Of a label's letters, in cells; never below MIN_LABEL_SIZE.
@@ -443,7 +443,7 @@ class Node:
 
 
 def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str]]) -> str:
-    """Draws a search as a tree: a column per step, up to MAX_COLUMNS, with the best of what was cut."""
+    """Draws a search as a tree: a column per step, up to MAX_COLUMNS, with the best of the candidates that were cut."""
     columns = _columns(search, tokens_of)
     nodes = [node for column in columns for node in column]
     drawn: str = TREE_TEMPLATE.render(
@@ -508,4 +508,4 @@ def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str
         for row, node in enumerate(column):
             node.row = row
         columns.append(column)
-    return columns[: MAX_COLUMNS + 1]  # All steps were read, because the way to the output is found from its end.
+    return columns[: MAX_COLUMNS + 1]  # All steps were read, because the way to the output is traced from its end.

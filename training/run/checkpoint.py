@@ -1,9 +1,9 @@
 """Checkpoints: the state of a training after a step, written atomically and without pickle.
 
     checkpoints/step-00001200/model.safetensors        the weights
-                              optimizer.safetensors    what only training needs: the optimizer's tensors, torch's
-                                                       random states, and, if the weights above are a moving average,
-                                                       those that are trained
+                              optimizer.safetensors    for training alone: the optimizer's tensors, torch's random
+                                                       states, and, if the weights above are a moving average, those
+                                                       that are trained
                               state.json               the training's state, and the sha256 of the two files
     checkpoints/best, last                             links to the directories that count
 

@@ -1,4 +1,4 @@
-"""Reads the splits of a recipe, cleans and tokenizes the training split onto the disk, and counts what is in them."""
+"""Reads the splits of a recipe, cleans and tokenizes the training split onto the disk, and counts pairs and tokens."""
 
 import hashlib
 import json
@@ -24,7 +24,6 @@ from attendant.training.data.corpus import (
     max_length_ratio,
     open_stored,
     store,
-    unknown_share,
 )
 from attendant.training.data.pairs import (
     Example,
@@ -46,6 +45,7 @@ WARNED_UNKNOWN_SHARE: Final = 0.05
 REFUSED_UNKNOWN_SHARE: Final = 0.5  # Of the tokens of validation's targets.
 MAX_NAMED_SYMBOLS: Final = 8
 MAX_SEARCHED: Final = 2000
+MAX_COUNTED_TOKENS: Final = 10_000_000
 FORMAT: Final = 1  # Part of every key. Raise it with a change after which the same inputs give other files.
 DIGEST_BYTES: Final = 16
 MAX_CHARACTERS_PER_TOKEN: Final = 100  # No token is expected to be longer on average over a text.
@@ -474,13 +474,17 @@ def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
 
 
 def _unknown_shares(corpus: Corpus, train: TrainingSplit) -> dict[str, float]:
-    """Returns by side the share of unknown tokens among the tokens other than spaces and EOS."""
+    """Returns by side the share of unknown tokens among the tokens other than spaces and EOS; of a large corpus, the
+    share in its beginning.
+    """
     shares = {}
     for side, sequences in (("source", corpus.sources), ("target", corpus.targets)):
         tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
         tokens = tokenizer.tokens_of(range(tokenizer.vocabulary_size))
         blanks = [index for index, token in enumerate(tokens) if not token.strip(WORD_MARKS)]
-        shares[side] = unknown_share(sequences, [EOS_ID, *blanks])
+        ids = sequences.ids[:MAX_COUNTED_TOKENS]
+        num_tokens = len(ids) - int(np.isin(ids, [EOS_ID, *blanks]).sum())
+        shares[side] = int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
     return shares
 
 

@@ -1,7 +1,7 @@
 """A run directory: everything that a training leaves, and enough to repeat it.
 
 recipe.toml                  the recipe as resolved: every field, --set applied
-versions.json                Python, torch, the project, its git commit, the processor, what multiplies float32
+versions.json                Python, torch, the project, its git commit, the processor, the library of float32 products
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols, the ratio
                              of lengths (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, if any

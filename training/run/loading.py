@@ -70,8 +70,8 @@ class LoadedRun:
 
     @property
     def max_length_ratio(self) -> float | None:
-        """The ratio of training/data/corpus.py; None for runs that are older than this record, and if it is beyond what
-        a bundle can have: its default is then the longest target.
+        """The ratio of training/data/corpus.py. None for runs that are older than this record, and if it is beyond a
+        bundle's range: the bundle's default is then the longest target.
         """
         ratio: float | None = self.data.get("max_length_ratio")
         return ratio if ratio is not None and ratio <= MAX_LENGTH_RATIO else None
@@ -123,7 +123,7 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
         raise UserError(f"checkpoint={which!r}: must be {BEST!r} or {LAST!r}")
     directory = checkpoint_path(run, which)
     if directory is None:
-        raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
+        raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues a training)")
     try:
         return _loaded(run, recipe, directory)
     except UserError:
@@ -273,7 +273,7 @@ def _named_run(recipe: Recipe, option: str, name: str, equal_tables: Collection[
     for field, own, theirs in recipe.differences(run.recipe(), equal_tables):
         if field not in FREE_FIELDS:
             raise UserError(
-                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs)}, and this recipe says "
+                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs)}, and this recipe has "
                 f"{json.dumps(own)}: make them equal, or take another run"
             )
     if checkpoint_path(run, BEST) is None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
-from attendant.training.data import corpus as module
+from attendant.training.data import pairs as module
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
 from attendant.training.data.corpus import (
@@ -27,7 +27,6 @@ from attendant.training.data.corpus import (
     open_stored,
     store,
     store_soft_targets,
-    unknown_share,
 )
 from attendant.training.data.pairs import Pair
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
@@ -84,11 +83,6 @@ def test_a_corpus_without_a_pair_within_the_limits_is_refused() -> None:
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)
 
 
-def test_unknown_symbols_are_counted() -> None:
-    corpus = encode([Pair("axyz", "a")], config(9, 9))
-    assert unknown_share(corpus.sources) == 0.75
-
-
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})
 PAIRS = [Pair("abcd"[: 1 + number % 4], "dcba"[number % 3 :]) for number in range(25)] + [Pair("a" * 9, "a")]
 
@@ -99,7 +93,7 @@ def encoder() -> PairEncoder:
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 def test_a_stored_corpus_equals_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(module, "CHUNK_PAIRS", chunk)
+    monkeypatch.setattr(module, "CHUNK_ITEMS", chunk)
     store(tmp_path / "part", iter(PAIRS), encoder(), {"what": "é"})
     result = open_stored(tmp_path / "part")
     assert result is not None

@@ -85,8 +85,8 @@ def test_groups_stay_together_and_training_keeps_its_sources() -> None:
     [
         ({"toy": "1", "other": "7"}, 100, None, None),
         ({"toy": "1", "other": "7"}, 99, None, "99 / 10 pairs, expected 100 / 10 from these versions"),
-        ({"toy": "2", "other": "7"}, 101, "101 / 10 pairs from toy 2; figures given", None),
-        ({"toy": "1", "new": "3"}, 100, "100 / 10 pairs from new 3; figures given", None),
+        ({"toy": "2", "other": "7"}, 101, "101 / 10 pairs from toy 2; published figures", None),
+        ({"toy": "1", "new": "3"}, 100, "100 / 10 pairs from new 3; published figures", None),
         ({"toy": "2", "other": "7"}, 60, None, "60 / 10 pairs from toy 2, expected about 100 / 10"),
     ],
 )
