@@ -124,9 +124,11 @@ def step_gathered(
 ) -> tuple[Tensor, State, Tensor | None]:
     """Runs a module's step with its source's tensors gathered for each row [R, S, ...], in either form.
 
-    The step may write to the dictionaries, such as to return the row state that it got.
+    The step may write to the dictionaries, such as to return the row state that it got. The tensors have no gaps, as
+    in a graph, so the step may use `view`.
     """
-    row_state, source_state = dict(row_state), dict(source_state)
+    row_state = {name: tensor.contiguous() for name, tensor in row_state.items()}
+    source_state = {name: tensor.contiguous() for name, tensor in source_state.items()}
     if not shares_sources(module):
         return cast(Seq2SeqModule, module).step(previous_ids, row_state, source_state)
     places = torch.arange(len(previous_ids), device=previous_ids.device)
@@ -531,6 +533,15 @@ def line_in(error: BaseException, files: set[str]) -> str:
     return f" at {_short(file)}:{line}: {code}"
 
 
+def _frozen(sizes: Collection[tuple[str, str]]) -> str:
+    """Returns the name of a size that torch.export has frozen, from the names of inputs and axes that have it."""
+    if ("previous_ids", "0") in sizes:
+        return "the number of rows"
+    if not sizes:
+        return "a size"
+    return "the number of sources" if all(axis == "0" for _, axis in sizes) else "the number of positions"
+
+
 def explained(error: Exception, module: Any) -> UserError:
     """Returns an error of torch's exporter as a UserError that names the user's own line."""
     causes = [error]
@@ -565,9 +576,11 @@ def explained(error: Exception, module: Any) -> UserError:
             "values, and take it off the result"
         )
     elif re.search(r"specializ|Constraints violated|inferred ranges", text):
+        sizes = re.findall(r"dimension inputs\['(\w+)'\]\S*\.shape\[(\d)\]", text)
         remedy = (
-            "a size is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), int(...) or "
-            "a number), replace a loop over positions by nn.LSTM, nn.GRU, operations on all positions or torch's scan "
+            f"{_frozen(sizes)} is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), "
+            "int(...) or a number), replace a loop over sources or rows by operations on all of them (such as gather), "
+            "a loop over positions by nn.LSTM, nn.GRU, operations on all positions or torch's scan "
             "(docs/export-your-own.md#cells-of-your-own), and F.one_hot(x, size) by x[..., None] == torch.arange(size)"
         )
     else:

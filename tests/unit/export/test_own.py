@@ -264,6 +264,12 @@ class LoopsOverPositions(Plain):
         return {**state, "outputs": torch.stack(outputs, 1)}
 
 
+class LoopsOverRows(Plain):
+    def step(self, previous_ids, row_state, source_state):
+        hidden = torch.cat(row_state["hidden"].split(1))
+        return super().step(previous_ids, {"hidden": hidden}, source_state)
+
+
 class IndexesByMask(Plain):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
@@ -385,7 +391,8 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
     [
         (KeepsState, r"KeepsState\.step, .* keeps self\.last at \S*test_own\.py:{line}: .* return it"),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
-        (LoopsOverPositions, r"can't be traced.*: a size is frozen .* replace a loop over positions by nn.LSTM"),
+        (LoopsOverPositions, r"traced.*: the number of positions is frozen .*, a loop over positions by nn\.LSTM"),
+        (LoopsOverRows, r"can't be traced.*: the number of rows is frozen .* replace a loop over sources or rows by"),
         (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\].* \(bundles may not"),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
         (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
@@ -460,7 +467,7 @@ class UnmaskedStep(Plain):
 
 
 class UnmaskedEncoder(Plain):
-    """A convolution that sees padding."""
+    """A convolution that sees padding, and a step that flattens by `view`, which fails for tensors with gaps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -470,6 +477,11 @@ class UnmaskedEncoder(Plain):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
         return {**state, "outputs": self.convolution(state["outputs"].transpose(1, 2)).transpose(1, 2)}
+
+    def step(self, previous_ids, row_state, source_state):
+        outputs = source_state["outputs"]
+        outputs = outputs.view(-1, outputs.shape[2]).view(outputs.shape)
+        return super().step(previous_ids, row_state, {**source_state, "outputs": outputs})
 
 
 @pytest.mark.parametrize("mistaken", [UnmaskedStep, pytest.param(WrongSlots, marks=pytest.mark.slow)])
