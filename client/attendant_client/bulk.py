@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
-from attendant_client.messages import generate_request, generation_of, sized
+from attendant_client.messages import generate_request, generation_of, shown, sized
 from attendant_client.types import Generation, RequestOptions, Source
 from attendant_client.v1 import seq2seq_pb2 as pb
 
@@ -35,7 +35,7 @@ async def in_order(
     flight are then cancelled, as when the caller closes the iterator.
     """
     if not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency={concurrency!r}: must be a whole number of at least 1")
+        raise ValueError(f"concurrency={shown(concurrency)}: must be a whole number of at least 1")
     in_flight = asyncio.Semaphore(concurrency)
     room = asyncio.Semaphore(WINDOW * concurrency)
     begun: asyncio.Queue[asyncio.Task[_Result] | None] = asyncio.Queue()

@@ -501,7 +501,7 @@ class AttendantClient:
 def _checked(timeout: float | None) -> float | None:
     timeout = messages.plain_number(timeout)
     if not isinstance(timeout, float | int | None):
-        raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None for no deadline")
+        raise TypeError(f"timeout={messages.shown(timeout)}: must be a number of seconds, or None for no deadline")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"timeout={timeout!r}: must be more than 0 seconds, or None for no deadline")
+        raise ValueError(f"timeout={messages.shown(timeout)}: must be more than 0 seconds, or None for no deadline")
     return None if timeout is None else min(timeout, MAX_TIMEOUT_SECONDS)

@@ -240,7 +240,7 @@ def _field(name: str, value: Any) -> Any:
     value = plain_number(value)
     if name == "sampling" and value is not None:
         if not isinstance(value, Sampling):
-            raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
+            raise TypeError(f"sampling={shown(value)}: must be a Sampling, such as Sampling(temperature=0.8)")
         return fill(pb.SamplingOptions(), asdict(value))
     if name == "target_prefix" and value is not None:
         return _tokens(value, name, "a list of tokens; a text belongs into target_prefix_text")

@@ -4,6 +4,8 @@ import ipaddress
 import re
 from urllib.parse import unquote
 
+from attendant_client.messages import shown
+
 DEFAULT_PORT = 50051
 MAX_PORT = 65535
 
@@ -23,14 +25,14 @@ def with_port(target: str) -> str:
         TypeError, ValueError: it is not a target; the message has the remedy.
     """
     if not isinstance(target, str):
-        raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
+        raise TypeError(f"target={shown(target)}: must be a text, such as localhost:{DEFAULT_PORT}")
     stripped = target.strip()
     if not stripped:
         raise ValueError("target: is empty; give the server as HOST:PORT")
     try:
         return _with_port(stripped)
     except ValueError as error:
-        raise ValueError(f"target={target!r}: {error}") from None
+        raise ValueError(f"target={shown(target)}: {error}") from None
 
 
 def _with_port(target: str) -> str:
@@ -73,7 +75,9 @@ def _address(text: str) -> str:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT):
-        raise ValueError(f"port {text!r} must be a number from 1 to {MAX_PORT}; without its colon it is {DEFAULT_PORT}")
+        raise ValueError(
+            f"port {shown(text)} must be a number from 1 to {MAX_PORT}; without its colon it is {DEFAULT_PORT}"
+        )
     return int(text)
 
 

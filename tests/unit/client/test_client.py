@@ -185,6 +185,21 @@ async def test_requests_that_no_server_accepts_are_not_sent(
     assert server.seq2seq.requests == []
 
 
+@pytest.mark.parametrize("value", [np.zeros((200, 9)), "x\ny" * 1000], ids=["array", "text"])
+async def test_wrong_values_of_any_size_are_shown_in_one_line(client: AttendantClient, value: Any) -> None:
+    async def many() -> None:
+        await anext(client.generate_many(["a"], concurrency=value))
+
+    calls: list[Callable[[], Any]] = [
+        *(partial(client.generate, "ab", **{name: value}) for name in ("beam_size", "sampling", "timeout")),
+        *(many, partial(AttendantClient, value)),
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, ValueError)) as error:
+            await call()
+        assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
 async def test_arguments_of_a_wrong_kind_are_refused(client: AttendantClient) -> None:
     frame = SimpleNamespace(columns=["text"])  # its columns' names would be decoded
 
