@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.beam_search import BeamSearch, Ending, Entrant
-from attendant.runtime.decoding.hypothesis import Hypothesis, Progress, TextOf
+from attendant.runtime.decoding.beam_search import BeamSearch, Ending
+from attendant.runtime.decoding.hypothesis import Hypothesis, Progress, RunningRequest, TextOf
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.stepper import (
@@ -109,14 +109,17 @@ class RunningBatch:
         sources = [request.source_ids for request in requests]
         masked = [request.options.masked_source_positions for request in requests]
         newcomers = self._stepper.encode(sources, masked) if any(masked) else self._stepper.encode(sources)
-        entrants: dict[int, list[Entrant]] = {}
+        rows: dict[int, list[int]] = {}
         for row, request in enumerate(requests, self.num_rows):
-            entrant = Entrant(request.key, request.options, len(request.source_ids), row, request.streams)
-            entrants.setdefault(request.options.beam_size, []).append(entrant)
-        for beam_size, of_size in entrants.items():
+            rows.setdefault(request.options.beam_size, []).append(row)
+        for beam_size, of_size in rows.items():
             if beam_size not in self._searches:
                 self._searches[beam_size] = BeamSearch(beam_size, self._special_ids, self._text_of)
-            self._searches[beam_size].join(of_size)
+            search = self._searches[beam_size]
+            joining = [requests[row - self.num_rows] for row in of_size]
+            search.join(
+                [RunningRequest(r.key, r.options, len(r.source_ids), search.step, r.streams) for r in joining], of_size
+            )
         if len(self._searches) == 1:
             (search,) = self._searches.values()
             self._in_order = search.rows

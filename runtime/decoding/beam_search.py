@@ -20,7 +20,6 @@ k each), K candidates of each.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Final, NamedTuple
 
@@ -52,23 +51,6 @@ from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Entrant:
-    """A request that joins.
-
-    Attributes:
-        source_length: the valid positions of its source.
-        row: its row in the batch.
-        streams: its progress is reported.
-    """
-
-    key: int
-    options: DecodingOptions
-    source_length: int
-    row: int
-    streams: bool = False
 
 
 class Ending(NamedTuple):
@@ -152,8 +134,8 @@ class Limits:
 class BeamSearch:
     """The requests of one beam size, and their live hypotheses.
 
-    The model's weights evict our arrays from the caches between two steps, so a step costs what its number of numpy
-    calls costs, for arrays of any size. So there are few calls if no request ends and none has special options.
+    The model's weights evict our arrays from the caches between two steps. So the time of a step grows with its number
+    of numpy calls, for arrays of any size: there are few calls if no request ends and none has special options.
 
     Attributes:
         rows: [R] each row's place in the batch; after `advance`, the place of the row that it continues.
@@ -186,6 +168,11 @@ class BeamSearch:
         return list(dict.fromkeys(beam.request.key for beam in self._beams))
 
     @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._history.step
+
+    @property
     def attends(self) -> bool:
         """The next step's attention weights are needed."""
         return self._num_attending > 0
@@ -199,21 +186,19 @@ class BeamSearch:
         rows = zip(self._beams, self._rows_of_each(), strict=True)
         return max(usual, *(num_candidates(beam, own, self._history, usual) for beam, own in rows))
 
-    def join(self, entrants: Sequence[Entrant]) -> None:
-        """Adds requests of this beam size."""
-        step, num = self._step, len(entrants)
-        requests = [RunningRequest(e.key, e.options, e.source_length, step, e.streams) for e in entrants]
-        eos = self._special_ids.eos
+    def join(self, requests: Sequence[RunningRequest], rows: Sequence[int]) -> None:
+        """Adds requests of this beam size that begin with the next step, and have these rows in the batch."""
+        num, eos = len(requests), self._special_ids.eos
         recorders = [Recorder(request.options, eos) if request.options.trace else None for request in requests]
         beams = [
             opened_beams(request, 1, self._text_of, recorder)[0]
             for request, recorder in zip(requests, recorders, strict=True)
         ]
-        self._history.join(num, min(self._limits.first_begin, step))
-        self._limits.join([entrant.options for entrant in entrants], step)
+        self._history.join(num, min(self._limits.first_begin, self.step))
+        self._limits.join([request.options for request in requests], self.step)
         self._beams += beams
         self._count(beams, 1)
-        self.rows = np.concatenate([self.rows, np.array([entrant.row for entrant in entrants], np.int64)])
+        self.rows = np.concatenate([self.rows, np.array(rows, np.int64)])
         self._negated = np.concatenate([self._negated, np.zeros(num)])
         self._counts = np.concatenate([self._counts, np.ones(num, np.int64)])
 
@@ -230,15 +215,15 @@ class BeamSearch:
         """Returns the symbol that each row must take next [R], -1 for none; None if no row is forced."""
         if not self._num_special:
             return None
-        forced = [beam.forced_id(self._step) for beam in self._beams]
+        forced = [beam.forced_id(self.step) for beam in self._beams]
         return None if max(forced) == NO_ID else np.array(forced, np.int64).repeat(self._counts)
 
     def banned_ids(self) -> Ids | None:
         """Returns the symbols that must not follow each row [R, N], padded with -1; None if there are none."""
-        of_beams = self._limits.banned_ids(self._step)
+        of_beams = self._limits.banned_ids(self.step)
         if of_beams is not None and self._num_special:
             # Bans don't apply to a prefix.
-            of_beams[[beam.forced_id(self._step) != NO_ID for beam in self._beams]] = NO_ID
+            of_beams[[beam.forced_id(self.step) != NO_ID for beam in self._beams]] = NO_ID
         banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
         if banned is not None and self._num_special:
             completing = zip(self._beams, self._rows_of_each(), strict=True)
@@ -266,7 +251,7 @@ class BeamSearch:
             if ids.shape[1] > num:
                 ids, log_probs = ids[:, :num], log_probs[:, :num]
             step = _Step(ids, log_probs, log_probs, output.attention)
-        reached = self._limits.reached(self._step)
+        reached = self._limits.reached(self.step)
         finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
         return finished + self._end_scored() if self._num_special else finished
 
@@ -282,10 +267,6 @@ class BeamSearch:
             if own[0].request.streams and (progress := progress_of(own, rows, sums, self._history)) is not None:
                 reports.append((own[0].request.key, progress))
         return reports
-
-    @property
-    def _step(self) -> int:
-        return self._history.step
 
     @property
     def _num_ordered(self) -> int:
@@ -376,7 +357,7 @@ class BeamSearch:
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
             request, opened = beam.request, [beam]
             options = request.options
-            if options.num_beams > 1 and self._step - request.begin == len(options.target_prefix):
+            if options.num_beams > 1 and self.step - request.begin == len(options.target_prefix):
                 num_beams = options.num_beams
                 if options.alternatives:
                     # Banned symbols begin no alternative.
@@ -575,7 +556,7 @@ class BeamSearch:
         stay = np.ones(len(self._beams), bool)
         for number, beam in enumerate(self._beams):
             options = beam.request.options
-            if options.scores_prefix and self._step - beam.request.begin == len(options.target_prefix):
+            if options.scores_prefix and self.step - beam.request.begin == len(options.target_prefix):
                 (row,) = self._rows_of(number)
                 beam.end(self._history, row, -self._negated.item(row), None, None)
                 stay[number] = False
@@ -625,7 +606,7 @@ class BeamSearch:
         """Counts the needs of beams that join (1) or leave (-1), so that no step has to search for them."""
         for beam in beams:
             options = beam.request.options
-            self._num_special += sign * (not options.takes_fast_path)
+            self._num_special += sign * (options.changes_candidates or options.trace > 0)
             self._num_attending += sign * options.needs_attention
             self._num_banning += sign * (options.no_repeat_ngram_size > 0)
             self._num_streaming += sign * beam.request.streams

@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
     @property
     def ids(self) -> Ids:
-        """Returns every token that may come next."""
+        """Every token that may come next."""
         partial = [token_id for token_id, _ in self.partial]
         return np.concatenate([np.array(partial, np.int64), np.frombuffer(self.complete, np.int32)])
 
@@ -156,11 +156,6 @@ class DecodingOptions:
             or self.sampling is not None
             or self.repetition_penalty != 1.0
         )
-
-    @property
-    def takes_fast_path(self) -> bool:
-        """The search needs nothing but the model's candidates in their order."""
-        return not (self.changes_candidates or self.trace)
 
 
 def scoring_options(

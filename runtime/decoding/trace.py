@@ -335,9 +335,7 @@ def _search_fields(search: TracedSearch, tokens_of: Callable[[Sequence[int]], li
             step["attention"] = {"rows": number, "columns": weights.shape[1], "weights": weights.ravel().tolist()}
         steps.append({"live": live[begin:end], **step})
         begin = end
-    return {"steps": steps, "ended": [_end_fields(end) for end in search.ended], "reason": search.reason}
-
-
-def _end_fields(end: TracedEnd) -> dict[str, Any]:
-    fields = {name: getattr(end, name) for name in ("step", "live", "log_prob", "score", "hypothesis")}
-    return fields | {"finish_reason": f"FINISH_REASON_{'EOS' if end.ended_by_eos else 'LENGTH'}"}
+    ended = [end._asdict() for end in search.ended]
+    for end in ended:
+        end["finish_reason"] = f"FINISH_REASON_{'EOS' if end.pop('ended_by_eos') else 'LENGTH'}"
+    return {"steps": steps, "ended": ended, "reason": search.reason}

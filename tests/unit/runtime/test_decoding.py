@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
-from attendant.runtime.decoding.beam_search import BeamSearch, Entrant
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.beam_search import BeamSearch
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, RunningRequest
 from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
 from attendant.runtime.stepper import DecoderState, StepOutput, Taken
 from tests.fakes import MASKED, SPECIAL_IDS, FakeStepper
@@ -372,7 +372,9 @@ def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) 
 
 def search_with(*options: DecodingOptions) -> BeamSearch:
     search = BeamSearch(options[0].beam_size, SPECIAL_IDS)
-    search.join([Entrant(key, option, 3, key) for key, option in enumerate(options)])
+    search.join(
+        [RunningRequest(key, option, 3, search.step) for key, option in enumerate(options)], range(len(options))
+    )
     return search
 
 
@@ -405,7 +407,8 @@ def test_the_history_is_as_long_as_the_longest_running_request(beam_size: int) -
     search = BeamSearch(beam_size, SPECIAL_IDS)
     answers: dict[int, tuple[Hypothesis, ...]] = {}
     for key, most in enumerate([40, *[3] * 200]):
-        search.join([Entrant(key, DecodingOptions(max_length=most, beam_size=beam_size), 3, 0)])
+        options = DecodingOptions(max_length=most, beam_size=beam_size)
+        search.join([RunningRequest(key, options, 3, search.step)], [0])
         answers |= advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
         assert search._history.width <= 64
     assert search._history.width == 16
@@ -413,9 +416,9 @@ def test_the_history_is_as_long_as_the_longest_running_request(beam_size: int) -
 
 
 def test_a_search_without_requests_accepts_new_ones() -> None:
-    search: BeamSearch[str] = BeamSearch(1, SPECIAL_IDS)
-    for key, most in (("long", 5000), ("short", 2)):
-        search.join([Entrant(key, DecodingOptions(max_length=most), 3, 0)])
+    search = BeamSearch(1, SPECIAL_IDS)
+    for key, most in ((0, 5000), (1, 2)):
+        search.join([RunningRequest(key, DecodingOptions(max_length=most), 3, search.step)], [0])
         output = StepOutput(np.array([[3]]), np.array([[-0.5]], np.float32), np.zeros(1, np.float32), None)
         ((ended, (hypothesis,)),) = search.advance(output)
         assert (ended, hypothesis.token_ids, hypothesis.token_log_probs) == (key, (), (-0.5,))
