@@ -132,7 +132,7 @@ class _Draft:
         logger.info("making the graphs of the encoder and the decoder step")
         plain = origin.graphs()
         reference = self._add(base, plain)
-        self.certificates += origin.certify(self._manifest(), reference, plain, self.plan)
+        self.certificates += origin.certify(self._manifest(), reference, self.plan)
         self._choose_golden(reference)
         steppers: dict[Precision, BundleStepper] = {base: reference}
         for precision in REWRITERS:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from attendant.export.tracing import NotPortable
+from attendant.runtime.bundle.graph_io import ENCODER_INPUTS, step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.stepper import padded_width
@@ -30,8 +31,8 @@ VALID: Final = "valid_positions"
 
 RESERVED: Final = frozenset(
     {
-        *("source_ids", "source_lengths", "previous_ids", "source_rows", "row_slots", "forced_ids", "banned_ids"),
-        *("num_candidates", "candidate_ids", "candidate_log_probs", "forced_log_probs", "attention", VALID),
+        VALID,
+        *(spec.name for spec in (*ENCODER_INPUTS, *step_inputs(has_attention=True), *step_outputs(has_attention=True))),
     }
 )
 State = Mapping[str, Tensor]
@@ -172,7 +173,6 @@ def tried(
     """Runs a module on batches of several sizes, up to sources of `max_positions` and the steps of the longest target.
     Raises UserError if it breaks the contract.
     """
-    _check_module(module)
     generator = torch.Generator().manual_seed(0)
     sizes = *((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)
     batches = [_tried_batch(module, source, target, *size, generator) for size in sizes]
@@ -310,7 +310,7 @@ def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, i
     try:
         with torch.no_grad():
             module.encode(torch.zeros(1, width, dtype=torch.int64), torch.tensor([width]))
-    except Exception:  # whatever a module raises
+    except Exception:  # a module may raise anything
         return True
     return False
 
@@ -324,7 +324,7 @@ def widened(tensor: Tensor, axis: int | None, width: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(padding)], axis)
 
 
-def _check_module(module: UserModule) -> None:
+def check_module(module: UserModule) -> None:
     """Raises UserError if a module's weights, its parts or its `row_state` can't be exported as they are."""
     name, own = type(module).__name__, cast(nn.Module, module)
     for weight, tensor in own.state_dict().items():
@@ -368,14 +368,14 @@ def _check_module(module: UserModule) -> None:
 NO_NAN: Final = "mask by -1e9 instead of -inf, which all positions may have, and add 1e-9 before a log or a division"
 
 
-def _refuse_others(what: str, tensors: object) -> None:
+def _refuse_others(method: str, tensors: object) -> None:
     """Raises UserError unless these are a dictionary of tensors."""
     if not isinstance(tensors, Mapping):
-        raise UserError(f"{what} must return a dictionary of tensors, got {type(tensors).__name__}")
+        raise UserError(f"{method} must return a dictionary of tensors, got {type(tensors).__name__}")
     for key, value in tensors.items():
         if not isinstance(value, Tensor):
             raise UserError(
-                f"{what} returns {key} as {type(value).__name__}, must be a tensor: unpack sequences by "
+                f"{method} returns {key} as {type(value).__name__}, must be a tensor: unpack sequences by "
                 "pad_packed_sequence, and return the parts of a tuple under names of their own"
             )
 
@@ -433,16 +433,18 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
                 f"{rows[name].dtype} {tuple(rows[name].shape)}; a state that grows with the steps gets its last size "
                 "in encode, and a count of the steps, at which a step fills it by torch.where"
             )
-    if attention is not None and not width:
+    if attention is None:
+        return
+    if not width:
         raise UserError(
             "step returns attention, and all tensors of encode are row state: leave those that steps do not change, "
             "such as the encoder's outputs and the mask, out of row_state"
         )
-    if attention is not None and tuple(attention.shape) != (num_rows, width):
+    if tuple(attention.shape) != (num_rows, width):
         raise UserError(f"step returns attention of shape {tuple(attention.shape)}, must be [{num_rows}, {width}]")
-    if attention is not None and attention.isnan().any():
+    if attention.isnan().any():
         raise UserError(f"step returns attention that is NaN: {NO_NAN}")
-    if attention is not None and (attention < 0).any():
+    if (attention < 0).any():
         raise UserError("step returns attention below 0: return the weights after the softmax, or None")
 
 
@@ -458,7 +460,7 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     plain = nn.Module.__setattr__
 
     def recorded(self: nn.Module, name: str, value: Any) -> None:
-        # torch's own layers keep what they compute again, and lazy ones become others in their first call.
+        # torch's own layers keep results, and lazy ones become others in their first call.
         if id(self) in parts and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
             own = [frame for frame in traceback.extract_stack() if frame.filename in files]
             place = f"{_short(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"

@@ -94,6 +94,8 @@ Array = NDArray[Any]
 CONTRIBUTED: Final = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
+RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+
 
 def constant(value: ir.Value | None) -> Array | None:
     """Returns the values of a constant; None if the value is computed, an input or left out."""

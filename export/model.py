@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -93,20 +93,6 @@ class UserModel:
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportableModule(origins.ExportableModel):
-    """A user's module, whose errors name its own lines.
-
-    Attributes:
-        trace: returns the module's graphs, which do not depend on `encode_alone`. Traces them only once.
-    """
-
-    trace: Callable[[], TracedPair] = field(repr=False)
-
-    def graphs(self) -> TracedPair:
-        return self.trace()
-
-
 def _trace_user_module(model: TraceableModel, module: UserModule) -> TracedPair:
     """Traces a user's module. Raises UserError, which names the module's own line, if it can't be traced."""
     try:
@@ -185,10 +171,13 @@ def export_model(
     texts += [example.source for example in (() if pairs is None else pairs.examples)]
     encoded = origins.held_out_sources(source.tokenizer, texts, model.max_source_tokens)
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
-    plain = ExportableModule(
+    plain = origins.ExportableModel(
         name=origins.bundle_name(name, output.absolute().name),
         model=traced,
+        # The graphs don't depend on `encode_alone`.
         trace=cache(partial(_trace_user_module, traced, model.module)),
+        architecture=traced.architecture,
+        special_ids=traced.special_ids,
         must_be_invariant=False,
         encode_alone=traced.encode_alone,
         source_tokenizer=source.tokenizer,
@@ -226,16 +215,8 @@ def export_model(
         config = EvaluationConfig().model_copy(update=manifest.search_of(exportable.decoding))
         measurement = QualityMeasurement(data=pairs, config=config, model_of=text_model)
 
-    def write(tried: ExportableModule) -> Bundle:
-        return write_bundle(
-            tried,
-            output,
-            precisions=wanted,
-            force=force,
-            plan=_within(plan, max_positions),
-            measurement=measurement,
-        )
-
+    plan = _within(plan, max_positions)
+    write = partial(write_bundle, output=output, precisions=wanted, force=force, plan=plan, measurement=measurement)
     try:
         try:
             return write(exportable)

@@ -8,9 +8,10 @@ graphs if it has no others; they keep their certificates.
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -77,6 +78,7 @@ class Exportable(ABC):
 
     Attributes:
         name: the bundle's, by which requests name the model.
+        architecture: the manifest's description of the model.
         append_eos: the encoder gets EOS after the source.
         prepend_bos: it gets BOS before the source.
         sources: token ids of real sources, without EOS: the graphs are verified on them, and golden examples chosen
@@ -85,12 +87,15 @@ class Exportable(ABC):
         validation_name: the name of these sources in the manifest.
         must_be_invariant: graphs whose bits depend on the batch are refused, not only stated in the certificate.
         encode_alone: see GraphPair of the manifest.
+        base: the precision of `graphs`: fp32, from which all others are made, or int8, from which none can be made.
         references: the origin's own distributions, which are kept if `validation` is empty.
         held_out: pairs on which the confidence of answers is calibrated.
         calibrated: the origin's own calibration, which is kept if `held_out` is None.
     """
 
     name: str
+    architecture: Mapping[str, Any]
+    special_ids: SpecialIds
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     append_eos: bool
@@ -104,33 +109,18 @@ class Exportable(ABC):
     must_be_invariant: bool = True
     encode_alone: bool = False
     prepend_bos: bool = False
+    base: Precision = "fp32"
     references: Mapping[Precision, Reference] = field(default_factory=dict)
     held_out: HeldOut | None = None
     calibrated: Calibrated = NOT_CALIBRATED
-
-    @property
-    @abstractmethod
-    def architecture(self) -> Mapping[str, Any]:
-        """The manifest's description of the model."""
-
-    @property
-    @abstractmethod
-    def special_ids(self) -> SpecialIds: ...
-
-    @property
-    def base(self) -> Precision:
-        """The precision of `graphs`: fp32, from which all others are made, or int8, from which none can be made."""
-        return "fp32"
 
     @abstractmethod
     def graphs(self) -> TracedPair:
         """Returns the graphs of the base precision."""
 
     @abstractmethod
-    def certify(
-        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
-    ) -> tuple[Certificate, ...]:
-        """Returns the certificates of `graphs`, which `stepper` runs.
+    def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
+        """Returns the certificates of the graphs, which `stepper` runs.
 
         Raises:
             VerificationFailed: they compute something else than PyTorch.
@@ -148,24 +138,15 @@ AnyExportable = TypeVar("AnyExportable", bound=Exportable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportableModel(Exportable):
-    """A trained model in PyTorch."""
+    """A trained model in PyTorch; `trace` makes its graphs."""
 
     model: TraceableModel
-
-    @property
-    def architecture(self) -> Mapping[str, Any]:
-        return self.model.architecture
-
-    @property
-    def special_ids(self) -> SpecialIds:
-        return self.model.special_ids
+    trace: Callable[[], TracedPair]
 
     def graphs(self) -> TracedPair:
-        return trace_graphs(self.model)
+        return self.trace()
 
-    def certify(
-        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
-    ) -> tuple[Certificate, ...]:
+    def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
         sources, invariant = self.encoder_sources(), self.must_be_invariant
         grid = GridComparison(manifest, stepper, self.model.reference, sources, plan, must_be_invariant=invariant)
         return (certify_traced(grid, self.model.exact_reference()),)
@@ -176,18 +157,6 @@ class ExportableBundle(Exportable):
     """A published bundle, to be published again with other precisions."""
 
     bundle: Bundle
-
-    @property
-    def base(self) -> Precision:
-        return "fp32" if "fp32" in self.bundle.manifest.graphs else "int8"
-
-    @property
-    def architecture(self) -> Mapping[str, Any]:
-        return self.bundle.manifest.model
-
-    @property
-    def special_ids(self) -> SpecialIds:
-        return self.bundle.manifest.special_ids
 
     def graphs(self) -> TracedPair:
         pair = self.bundle.manifest.graphs[self.base]
@@ -209,9 +178,7 @@ class ExportableBundle(Exportable):
             arithmetic=certificates[0].arithmetic if certificates else {},
         )
 
-    def certify(
-        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
-    ) -> tuple[Certificate, ...]:
+    def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
         """Returns the bundle's own certificates, since its graphs are the same bytes."""
         own = self.bundle.manifest.certificates
         return tuple(entry for entry in own if entry.precision in ("fp32", self.base))
@@ -223,7 +190,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
     Raises:
         UserError: the name can't be a bundle's.
     """
-    recipe = run.recipe
+    recipe, model = run.recipe, traceable(run.model)
     limits = limits_of(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     # The defaults are those of the evaluation in the manifest.
     beam_size = min(recipe.evaluation.beam_size, limits.max_beam_size)
@@ -231,7 +198,10 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
     validation = recipe.data.files("validation")
     return ExportableModel(
         name=bundle_name(name, run.path.resolve().name),
-        model=traceable(run.model),
+        model=model,
+        trace=partial(trace_graphs, model),
+        architecture=model.architecture,
+        special_ids=model.special_ids,
         source_tokenizer=run.source_tokenizer,
         target_tokenizer=run.target_tokenizer,
         append_eos=recipe.source.append_eos,
@@ -263,13 +233,15 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
     manifest = bundle.manifest
     if not manifest.graphs.keys() & {"fp32", "int8"}:
         raise UserError(f"the bundle {bundle.path} has no fp32 graphs to make others of: export its run")
-    if "fp32" not in manifest.graphs:
-        refuse_inexact(bundle, "int8")
-    kept = ("fp32",) if "fp32" in manifest.graphs else ("fp32", "int8")
+    base: Precision = "fp32" if "fp32" in manifest.graphs else "int8"
+    refuse_inexact(bundle, base)
     sources = dict.fromkeys(example.source_tokens for example in bundle.golden)
     return ExportableBundle(
         bundle=bundle,
+        base=base,
         name=name or manifest.name,
+        architecture=manifest.model,
+        special_ids=manifest.special_ids,
         source_tokenizer=bundle.source_tokenizer,
         target_tokenizer=bundle.target_tokenizer,
         append_eos=manifest.source.append_eos,
@@ -277,7 +249,7 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         limits=manifest.limits,
         decoding=manifest.decoding,
         provenance=manifest.provenance,
-        evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in kept),
+        evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in ("fp32", base)),
         encode_alone=any(pair.encode_alone for pair in manifest.graphs.values()),
         references={
             precision: entry
@@ -324,14 +296,18 @@ def exportable_checkpoint(
             f"{imported.file}: embeddings of width {widths['source']} for sources and {widths['target']} for targets "
             "can't be imported: both must have one width"
         )
-    model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers))
-    fill(model, imported.tensors, f"{imported.file}: the weights are not of the model that its settings describe")
+    filled = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers))
+    fill(filled, imported.tensors, f"{imported.file}: the weights are not of the model that its settings describe")
+    model = traceable(filled.eval())
     sources = held_out_sources(imported.source_tokenizer, texts, imported.max_source_tokens)
     limits = limits_of(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
     beam_size = min(imported.decoding.beam_size, limits.max_beam_size)
     return ExportableModel(
         name=name,
-        model=traceable(model.eval()),
+        model=model,
+        trace=partial(trace_graphs, model),
+        architecture=model.architecture,
+        special_ids=model.special_ids,
         source_tokenizer=imported.source_tokenizer,
         target_tokenizer=imported.target_tokenizer,
         append_eos=imported.append_eos,

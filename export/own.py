@@ -32,6 +32,7 @@ from attendant.export.contract import (
     State,
     Trial,
     UserModule,
+    check_module,
     shares_sources,
     step_gathered,
     tried,
@@ -128,7 +129,7 @@ ONNX_LAYERS: Final = "attendant_onnx_layers"
 
 @contextlib.contextmanager
 def _recurrence_replaced(lengths: Lengths) -> Iterator[None]:
-    """Replaces what nn.LSTM, nn.GRU and nn.RNN compute. Their attributes, hooks and subclasses stay as they are."""
+    """Replaces the forward of nn.LSTM, nn.GRU and nn.RNN. Their attributes, hooks and subclasses stay as they are."""
 
     def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(self: nn.RNNBase, input: Any, hx: Any = None) -> Any:  # noqa: A002
@@ -190,7 +191,7 @@ def copied(module: nn.Module) -> nn.Module:
     """Returns a copy of the module in evaluation mode. Raises UserError: it can't be copied."""
     try:
         return copy.deepcopy(module).eval()
-    except Exception as error:  # whatever the module's attributes raise
+    except Exception as error:  # attributes of the module may raise anything
         raise UserError(
             f"{type(module).__name__} can't be copied, as the export must: {reason_of(error)}; keep on it only modules "
             "of Python, parameters, buffers and plain values, no generators, files or tensors that were computed"
@@ -370,18 +371,6 @@ def _narrowed(tensor: Tensor, axis: int | None, length: int) -> Tensor:
     return tensor if axis is None else tensor.narrow(axis, 0, length)
 
 
-@contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Sets a module to evaluation mode within a block. Its user may train it further."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, is_training in modes:
-            part.training = is_training
-
-
 def traceable_module(
     module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int, max_target_tokens: int
 ) -> TraceableModel:
@@ -403,10 +392,11 @@ def traceable_module(
         inner = getattr(module, "module", None)
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
-    with _evaluating(module):
-        trial = tried(module, source, target, max_positions=max_positions, max_target_tokens=max_target_tokens)
+    check_module(module)
+    # The user may train the module further.
     own = copied(module)
     module = cast(UserModule, own)
+    trial = tried(module, source, target, max_positions=max_positions, max_target_tokens=max_target_tokens)
     wrapped = WrappedModel(module, source, target, trial).eval()
 
     def exact() -> TorchStepper:

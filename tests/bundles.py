@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import ExportableModel
-from attendant.export.tracing import traceable
+from attendant.export.tracing import trace_graphs, traceable
 from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
@@ -131,10 +132,14 @@ def tiny_exportable(
 ) -> ExportableModel:
     """Makes the input of `write_bundle` from `model`, or from a new model with these options."""
     source_tokenizer, model = letter_tokenizer(), model or tiny_model(**options)
+    traced = traceable(model)
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
     return ExportableModel(
         name=name,
-        model=traceable(model),
+        model=traced,
+        trace=partial(trace_graphs, traced),
+        architecture=traced.architecture,
+        special_ids=traced.special_ids,
         source_tokenizer=source_tokenizer,
         target_tokenizer=source_tokenizer if model.config.shared_embeddings else sound_tokenizer(),
         append_eos=append_eos,

@@ -15,13 +15,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.graph import constant, inputs_of, keeps_last_axis, made_by, operand, shape_of
+from attendant.export.graph import RECURRENT, constant, inputs_of, keeps_last_axis, made_by, operand, shape_of
 from attendant.runtime.bundle.manifest import StateTensor
 
 Bound = NDArray[np.float64]
 """[] or [K]."""
-
-RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 BOUNDED_BY_ONE = frozenset({"Tanh", "Sigmoid", "Softmax"}) | RECURRENT
 """Also recurrent layers: their hidden states start from zero. The cell states of an LSTM are not bounded."""

@@ -3,7 +3,7 @@
 It needs the graphs alone, not the model: a bundle is converted like a run. fp16 has 11 bits and ends at 65504, so
 values that would overflow, and sums that would lose their summands, stay in fp32:
 
-    Softmax, LogSoftmax and what follows   sums of exponentials over thousands of symbols; and the log-probabilities
+    Softmax, LogSoftmax and later nodes    sums of exponentials over thousands of symbols; and the log-probabilities
                                            are summed over a whole hypothesis
     masks and bans                         their large negatives are beyond fp16: they would become -inf, and a row
                                            that is masked altogether NaN
@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from attendant.export.graph import GraphEditor, TracedPair, constant, inputs_of, made_by
-from attendant.export.rewriting.bounds import MOVING, RECURRENT, Magnitudes, step_bounds
+from attendant.export.graph import RECURRENT, GraphEditor, TracedPair, constant, inputs_of, made_by
+from attendant.export.rewriting.bounds import MOVING, Magnitudes, step_bounds
 from attendant.runtime.bundle.manifest import StateTensor
 
 FULL, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16

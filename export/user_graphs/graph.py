@@ -13,22 +13,17 @@ import onnxscript.optimizer
 from google.protobuf.message import DecodeError
 from onnx import inliner, version_converter
 
-from attendant.export.graph import GraphBuilder, operand, shape_of
+from attendant.export.graph import RECURRENT, GraphBuilder, operand, shape_of
 from attendant.runtime.bundle.graph_content import OPERATORS
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.session import PlainSession
 from attendant.runtime.process import available_cpus
-from attendant.runtime.stepper import Array
+from attendant.training.model.readout import IMPOSSIBLE
 
 MASK: Final = "attendant_source_mask"
 """Name of the input that `masked` adds."""
-
-IMPOSSIBLE: Final = -1e9
-"""Score of a position that is padding: its exponential is zero in float32."""
-
-RECURRENT: Final = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,7 @@ class UserGraph:
     Attributes:
         file: the file as it was named, for messages: both graphs may be a `model.onnx`.
         inputs, outputs: by name; the inputs without those that are constants.
+        session: runs the file's graph.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +66,7 @@ class UserGraph:
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         self.inputs = self._declared([value for value in self.proto.graph.input if value.name not in constants])
         self.outputs = self._declared(self.proto.graph.output)
-        self._session = PlainSession(self.file, self.proto.SerializeToString(), available_cpus())
+        self.session = PlainSession(self.file, self.proto.SerializeToString(), available_cpus())
 
     @property
     def opset(self) -> int:
@@ -88,10 +84,6 @@ class UserGraph:
         """Number of floating-point weights."""
         sizes = (tensor.dims for tensor in self.proto.graph.initializer if tensor.data_type in _FLOATS)
         return sum(int(np.prod(dims)) for dims in sizes)
-
-    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None) -> list[Array]:
-        """Returns the named outputs, or all, as onnxruntime computes the file's graph."""
-        return self._session.run(inputs, outputs)
 
     @cached_property
     def in_float64(self) -> PlainSession:
@@ -131,7 +123,7 @@ class UserGraph:
             if self.opset != opset:
                 proto = version_converter.convert_version(proto, opset)
             proto = onnxscript.optimizer.optimize(proto)
-        except Exception as error:  # the converters raise whatever their parts do
+        except Exception as error:  # the converters have no errors of their own
             raise UserError(
                 f"{self.file}: has opset {self.opset}, and can't be converted to {opset}: {reason_of(error)}; export "
                 f"it with opset_version={opset}"

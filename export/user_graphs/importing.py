@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -197,9 +198,9 @@ def _with_padding(graph: UserGraph, table: AnyTable, field: str, state: Collecti
     return table.model_copy(update={"source_lengths": lengths, "source_mask": mask, "mask_is_true_on": true_on})
 
 
-def _unclear(graph: UserGraph, choices: Sequence[Declared], what: str, field: str) -> UserError:
+def _unclear(graph: UserGraph, choices: Sequence[Declared], values: str, field: str) -> UserError:
     listed = ", ".join(map(str, choices or graph.inputs.values()))
-    return UserError(f"{graph.file}: which input takes {what} is not clear among {listed}: name it as {field}")
+    return UserError(f"{graph.file}: which input takes {values} is not clear among {listed}: name it as {field}")
 
 
 def _require(graph: UserGraph, known: Mapping[str, Any], names: Iterable[str], kind: str, field: str) -> None:
@@ -230,12 +231,10 @@ def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> lis
     Equally similar names keep their order.
     """
     pairs = sorted(
-        (
-            (-_alike(each.name, output.name), abs(row - column), row, column)
-            for row, each in enumerate(inputs)
-            for column, output in enumerate(outputs)
-            if fits(each, output)
-        ),
+        (-_alike(each.name, output.name), abs(row - column), row, column)
+        for row, each in enumerate(inputs)
+        for column, output in enumerate(outputs)
+        if fits(each, output)
     )
     chosen: dict[int, int] = {}
     for _, _, row, column in pairs:
@@ -281,7 +280,7 @@ def _scores(places: StepPlaces, name: str | None, left: Sequence[str], num_symbo
 
     def size(output: Placed) -> int:
         sizes = [axis for axis in output.axes if isinstance(axis, int)]
-        return 0 if POSITION in output.axes else int(torch.tensor(sizes).prod())
+        return 0 if POSITION in output.axes else math.prod(sizes)
 
     choices = [places.outputs[each] for each in left if places.outputs[each].dtype == "float32"]
     plain = [output for output in choices if size(output)]

@@ -1,4 +1,4 @@
-"""The axes of rows and of positions of a user's graphs, found by running the graphs.
+"""Finds the axes of rows and of positions of a user's graphs by running the graphs.
 
 Shapes: B sources, R rows, S source positions, V symbols. Between the graphs, all tensors are in standard form: rows are
 the first axis, and the other axes are the graph's. A graph that takes a single row is run row by row.
@@ -78,7 +78,7 @@ def standard(value: Tensor, placed: Placed, *, row_by_row: bool) -> Tensor:
 
 
 def run_graph(
-    graph: UserGraph | PlainSession,
+    session: PlainSession,
     inputs: Mapping[Placed, Tensor],
     outputs: Sequence[str],
     *,
@@ -92,7 +92,7 @@ def run_graph(
             name: value.double().numpy() if exact and value.is_floating_point() else value.numpy()
             for name, value in values.items()
         }
-        return [torch.from_numpy(np.asarray(array)) for array in graph.run(arrays, list(outputs))]
+        return [torch.from_numpy(np.asarray(array)) for array in session.run(arrays, list(outputs))]
 
     values = {placed.name: arranged(value, placed, row_by_row=row_by_row) for placed, value in inputs.items()}
     values = {name: value.contiguous() for name, value in values.items()}
@@ -234,8 +234,11 @@ def _without_vectors(declared: Declared) -> tuple[Axes, Axes]:
     return declared.shape[:-1], declared.shape[-1:]
 
 
-def _of_order(declared: Declared, order: Axes, row_by_row: bool) -> Placed:
-    """Returns an input whose axes that are not fixed at 1 are these, in this order."""
+def _optional(graph: UserGraph, name: str | None, order: Axes, row_by_row: bool) -> Placed | None:
+    """Returns an input whose axes that are not fixed at 1 are these, in this order; None if there is no such input."""
+    if name is None:
+        return None
+    declared = graph.inputs[name]
     wanted = [axis for axis in order if not (row_by_row and axis == ROW)]
     axes: list[str | int] = []
     for number, size in enumerate(declared.shape):
@@ -304,7 +307,7 @@ def _tried(
     graph, row_by_row = places.graph, places.row_by_row
 
     def run(*size: int) -> dict[str, Tensor]:
-        values = run_graph(graph, inputs(*size), list(graph.outputs), row_by_row=row_by_row)
+        values = run_graph(graph.session, inputs(*size), list(graph.outputs), row_by_row=row_by_row)
         return dict(zip(graph.outputs, values, strict=True))
 
     runs = [run(*size) for size in sizes]
@@ -407,10 +410,6 @@ def place_step(
     )
 
 
-def _optional(graph: UserGraph, name: str | None, order: Axes, row_by_row: bool) -> Placed | None:
-    return None if name is None else _of_order(graph.inputs[name], order, row_by_row)
-
-
 def _step_arrangements(declared: Declared) -> Iterator[tuple[Axes, bool]]:
     """Yields the possible axes of a step's ids, and whether each takes a single row."""
     shape, last = _without_vectors(declared)
@@ -452,7 +451,8 @@ def step_example(
 ) -> dict[Placed, Tensor]:
     """Returns a step's inputs for up to three rows of two sources; `changed` is a row that gets another last symbol."""
     names = list(encoder.outputs)
-    values = run_graph(encoder.graph, _encoder_example(encoder, 2, width), names, row_by_row=encoder.row_by_row)
+    inputs = _encoder_example(encoder, 2, width)
+    values = run_graph(encoder.graph.session, inputs, names, row_by_row=encoder.row_by_row)
     outputs = {
         name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
         for name, value in zip(names, values, strict=True)

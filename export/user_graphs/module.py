@@ -37,9 +37,7 @@ from attendant.export.user_graphs.layout import (
 from attendant.export.user_graphs.spec import EncoderTable, ScoresAre, StateTable, StepTable
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
-
-SOURCE_MASK: Final = "source_mask"
-"""A source tensor that the module adds, [B, S] bool: True at positions of symbols."""
+from attendant.runtime.stepper import SOURCE_MASK
 
 LEAST_PROBABILITY: Final = 1.2e-38
 """The smallest normal float32: a probability below it has no logarithm."""
@@ -85,10 +83,10 @@ class Graphs:
             lines.append(
                 f"{encoder.graph.file} takes {encoder.width} positions: shorter sources are filled with padding"
             )
-        for places, what in ((encoder, "sources are encoded"), (step, "rows are stepped")):
+        for places, entries in ((encoder, "sources are encoded"), (step, "rows are stepped")):
             if places.row_by_row:
                 lines.append(
-                    f"{what} one by one, which is slow: export {places.graph.file} with an axis that is not fixed"
+                    f"{entries} one by one, which is slow: export {places.graph.file} with an axis that is not fixed"
                 )
         return lines
 
@@ -115,8 +113,8 @@ class _Call(InlinedGraph):
         """
         names = [placed.name for placed in self.outputs]
         if not torch.compiler.is_exporting():
-            graph = self.graph.in_float64 if self.exact else self.graph
-            values: Sequence[Tensor] = run_graph(graph, inputs, names, row_by_row=self.row_by_row, exact=self.exact)
+            session = self.graph.in_float64 if self.exact else self.graph.session
+            values: Sequence[Tensor] = run_graph(session, inputs, names, row_by_row=self.row_by_row, exact=self.exact)
         else:
             tensors = [arranged(value, placed, row_by_row=self.row_by_row) for placed, value in inputs.items()]
             sizes: dict[Any, Any] = {ROW: valid.shape[0], POSITION: valid.shape[1]}

@@ -339,23 +339,15 @@ class PlainSession:
     """A graph that belongs to no bundle, on the CPU: its inputs and outputs have any shapes."""
 
     def __init__(self, label: str, content: bytes, num_threads: int = 1) -> None:
-        """Loads it; errors name `label`.
-
-        Raises:
-            UserError: onnxruntime can't run the graph.
-        """
+        """Loads it; errors name `label`. Raises UserError: onnxruntime can't run the graph."""
         self._label = label
         self._session = _load(label, content, "cpu", num_threads)
 
-    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None) -> list[Array]:
-        """Returns the named outputs; all, if None.
-
-        Raises:
-            UserError: onnxruntime refuses the inputs, or fails.
-        """
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Returns the named outputs. Raises UserError: onnxruntime refuses the inputs, or fails."""
         try:
             with _native.lock:
-                return list(self._session.run(outputs, dict(inputs)))
+                return list(self._session.run(outputs, inputs))
         except Exception as error:  # onnxruntime's exceptions have no common base of their own
             raise UserError(f"{self._label}: {_one_line(str(error))}") from None
 
