@@ -15,7 +15,7 @@ from attendant.export import origins
 from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
 from attendant.export.model import ENCODER, UserModel, export_model, load_user_model
-from attendant.export.published import REFERENCES, publish, refuse_occupied, write_manifest
+from attendant.export.published import REFERENCES, publish, refuse_occupied, refuse_options, write_manifest
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
 from attendant.export.verification import quality
@@ -131,14 +131,7 @@ def export_run(
                 f"no confidence, and no reference for drift: the validation split {exportable.validation_name} is "
                 f"missing; export where it is, or add both by `attendant reference {output} --data FILE --output NEW`"
             )
-    bundle = write_bundle(
-        exportable,
-        output,
-        precisions=wanted,
-        force=force,
-        plan=plan,
-        measurement=measurement,
-    )
+    bundle = write_bundle(exportable, output, precisions=wanted, force=force, plan=plan, measurement=measurement)
     published = {field.name: getattr(bundle, field.name) for field in fields(bundle)}
     return ExportedBundle(**published, advice=(*advice, *(measurement.advice if measurement else ())))
 
@@ -171,7 +164,7 @@ def summaries(path: Path, bundle: Bundle) -> Iterator[str]:
             + (
                 f"largest error of a tensor {largest}"
                 if certificate.reference == "pytorch"
-                else f"a tensor's value up to {largest} from theirs by rounding: what that costs shows in the quality"
+                else f"a tensor's value up to {largest} from theirs by rounding: the quality shows its cost"
             )
         )
         if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
@@ -201,18 +194,13 @@ def _why(manifest: Manifest) -> str:
 def export(options: argparse.Namespace) -> str:
     """Publishes a bundle of a run or of another bundle. Returns a summary, a line per precision."""
     options.precision = options.precision or ("fp32",)
-    if options.web_libraries is not None:
-        raise UserError("--web-libraries is for --web")
+    refuse_options(options, ["web_libraries"], "is for --web")
     if re.match(r".+\.py:", str(options.origin)):
         return _export_user_model(options)
     if options.origin.suffix == ".py":
-        raise UserError(
-            f"{options.origin}: a model of your own is given as FILE.py:FUNCTION, the function that returns it"
-        )
-    for name in ("weights", "sources"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name} is for a model of your own, FILE.py:FUNCTION")
-    published = export_run(
+        raise UserError(f"{options.origin}: name a model of your own as FILE.py:FUNCTION, the function that returns it")
+    refuse_options(options, ("weights", "sources"), "is for a model of your own, FILE.py:FUNCTION")
+    bundle = export_run(
         options.origin,
         options.output,
         precisions=options.precision,
@@ -223,12 +211,11 @@ def export(options: argparse.Namespace) -> str:
         checkpoint=options.checkpoint,
         force=options.force,
     )
-    return str(published)
+    return str(bundle)
 
 
 def _export_user_model(options: argparse.Namespace) -> str:
-    if options.checkpoint is not None:
-        raise UserError("--checkpoint is for runs: a model of your own takes --weights")
+    refuse_options(options, ["checkpoint"], "is for runs: a model of your own takes --weights")
     sources: Sequence[str] = ()
     if options.sources is not None:
         sources = read_text(options.sources, f"--sources {options.sources}").removesuffix("\n").split("\n")
@@ -263,9 +250,7 @@ def import_model(options: argparse.Namespace) -> str:
     """Publishes a bundle of another toolkit's checkpoint, or of two ONNX graphs. Returns a summary."""
     if options.toolkit == "onnx":
         return _import_graphs(options)
-    for name in ("spec", "write_spec"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name.replace('_', '-')} is for onnx")
+    refuse_options(options, ("spec", "write_spec"), "is for onnx")
     if len(options.checkpoint) > 1:
         raise UserError(f"{options.toolkit} takes one checkpoint, got {' '.join(map(str, options.checkpoint))}")
     exportable = origins.exportable_checkpoint(
@@ -289,9 +274,8 @@ def _import_graphs(options: argparse.Namespace) -> str:
         raise UserError("--segmented is for checkpoints: the description of ONNX graphs names their tokenizers")
     encoder, step = options.checkpoint
     if options.write_spec is not None:
-        for name in ("spec", "data", "name", *SEARCH_OPTIONS, *TEXT_OPTIONS):
-            if getattr(options, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is for --output: --write-spec only drafts a description")
+        of_bundle = ("spec", "data", "name", *SEARCH_OPTIONS, *TEXT_OPTIONS)
+        refuse_options(options, of_bundle, "is for --output: --write-spec only drafts a description")
         if options.write_spec.exists() and not options.force:
             raise UserError(f"{options.write_spec} exists already: add --force to replace it")
         write_text(options.write_spec, draft_spec(encoder, step))

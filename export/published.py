@@ -61,6 +61,13 @@ def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -
     raise UserError(f"{output} exists and {state}, so --force leaves it: remove it yourself, or name another folder")
 
 
+def refuse_options(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """Raises UserError if one of these options is given."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} {reason}")
+
+
 @contextlib.contextmanager
 def publish(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> Iterator[Path]:
     """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails. Raises
@@ -250,10 +257,10 @@ def verify(
         require("onnx", "cpu,export")
     within = partial(
         limited,
-        what=f"the bundle {path} is refused",
+        subject=f"the bundle {path} is refused",
         seconds=load_seconds,
         mib=load_mib,
-        remedy="; --load-seconds and --load-mib say what it may take",
+        remedy="; --load-seconds and --load-mib set the limits",
     )
     opened: Bundle = within(lambda: open_signed_bundle(path, signature))
     manifest = opened.manifest

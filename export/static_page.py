@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from attendant.export.published import publish, refuse_occupied
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.export.published import publish, refuse_occupied, refuse_options
+from attendant.runtime.bundle.bundle import TEXTS, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, TEXT_OPTIONS, Precision
 from attendant.runtime.errors import UserError
 
@@ -45,20 +45,17 @@ tokenizers.min.mjs is Hugging Face's (Apache License 2.0). The bundle is under i
 
 def export(options: argparse.Namespace) -> str:
     """Publishes the page. Returns its size, and the command that shows it."""
-    for name in ("weights", "sources", "data", "name", "checkpoint", *SEARCH_OPTIONS, *TEXT_OPTIONS):
-        if getattr(options, name) is not None:
-            raise UserError(
-                f"--{name.replace('_', '-')} changes the bundle: export it by --output first, then by --web"
-            )
+    changing = ("weights", "sources", "data", "name", "checkpoint", *SEARCH_OPTIONS, *TEXT_OPTIONS)
+    refuse_options(options, changing, "changes the bundle: export it by --output first, then by --web")
     refuse_occupied(options.web, force=options.force, marker=MARKER)
     if not (options.origin / MANIFEST_NAME).is_file():
         raise UserError(
             f"--web takes a bundle, and {options.origin} has no {MANIFEST_NAME}: export a run by --output first"
         )
-    if options.precision and len(options.precision) > 1:
+    precision, *others = options.precision or (None,)
+    if others:
         raise UserError(f"--precision {','.join(options.precision)}: a page runs one precision")
     bundle = open_bundle(options.origin)
-    (precision,) = options.precision or (None,)
     write_page(bundle, options.web, precision=precision, libraries=options.web_libraries, force=options.force)
     size = sum(path.stat().st_size for path in options.web.rglob("*"))
     return (
@@ -95,8 +92,7 @@ def write_page(
                 if not source.is_file():
                     raise UserError(f"{source} is missing: install {package} by npm, or leave out --web-libraries")
                 shutil.copyfile(source, folder / source.name)
-        names = [MANIFEST_NAME, "source_tokenizer.json", "target_tokenizer.json", "golden.jsonl"]
-        for name in [*names, graphs.encoder.file, graphs.decoder_step.file]:
+        for name in (MANIFEST_NAME, *TEXTS, graphs.encoder.file, graphs.decoder_step.file):
             (folder / "bundle" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / "bundle" / name)
         (folder / "LICENCES.txt").write_text(LICENCES, encoding="utf-8")

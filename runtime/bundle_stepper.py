@@ -56,10 +56,7 @@ def default_precision(bundle: Bundle, provider: Provider) -> Precision:
 
 
 def open_stepper(
-    bundle: Bundle,
-    precision: Precision = "fp32",
-    provider: Provider = "cpu",
-    num_threads: int | None = None,
+    bundle: Bundle, precision: Precision = "fp32", provider: Provider = "cpu", num_threads: int | None = None
 ) -> BundleStepper:
     """Opens the stepper that serves. On CUDA, its state stays on the device.
 
@@ -100,16 +97,16 @@ def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provi
         One line per difference: a graph that fails, a vocabulary of another size, an example with other tokens or
         scores; empty if there is none.
     """
-    graphs, what = bundle.graphs_in(precision), "the last symbols"
+    graphs, decoded = bundle.graphs_in(precision), "the last symbols"
     try:
         if differences := _symbol_differences(bundle, stepper):
             return differences
-        what = "the golden examples"
+        decoded = "the golden examples"
         return _golden_differences(bundle, stepper, precision, provider)
     # The graphs have never run: any exception is their fault.
     except Exception as error:
         log.debug("a check failed", exc_info=True)
-        return [f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding {what} fails: {reason_of(error)}"]
+        return [f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding {decoded} fails: {reason_of(error)}"]
 
 
 def _symbol_differences(bundle: Bundle, stepper: Stepper) -> list[str]:
@@ -139,7 +136,7 @@ def _golden_differences(bundle: Bundle, stepper: Stepper, precision: Precision, 
         hypotheses = decode_all(stepper, [ids for _, _, ids in members], options, bundle.manifest.special_ids)
         for (number, example, _), (best, *_) in zip(members, hypotheses, strict=True):
             tokens = bundle.target_tokenizer.tokens_of(best.token_ids)
-            differences += _differences(f"golden example {number}", example, tokens, best, tolerance)
+            differences += _differences(number, example, tokens, best, tolerance)
     return differences
 
 
@@ -150,12 +147,14 @@ def score_tolerance(bundle: Bundle, precision: Precision, provider: str) -> floa
     return max(certificate.score_tolerance for certificate in own or certificates)
 
 
-def _differences(name: str, example: GoldenExample, tokens: list[str], best: Hypothesis, tolerance: float) -> list[str]:
-    example_name = f"{name} ({' '.join(example.source_tokens)}; beam_size {example.beam_size})"
+def _differences(
+    number: int, example: GoldenExample, tokens: list[str], best: Hypothesis, tolerance: float
+) -> list[str]:
+    name = f"golden example {number} ({' '.join(example.source_tokens)}; beam_size {example.beam_size})"
     if tuple(tokens) != example.target_tokens:
-        return [f"{example_name}: tokens are '{' '.join(tokens)}', must be '{' '.join(example.target_tokens)}'"]
+        return [f"{name}: tokens are '{' '.join(tokens)}', must be '{' '.join(example.target_tokens)}'"]
     return [
-        f"{example_name}: {field} is {value:.6f}, must be {expected:.6f} within {tolerance:g}"
+        f"{name}: {field} is {value:.6f}, must be {expected:.6f} within {tolerance:g}"
         for field, value, expected in (
             ("score", best.score, example.score),
             ("log_prob", best.log_prob, example.log_prob),

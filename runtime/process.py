@@ -127,7 +127,7 @@ class CapturedText:
 
 
 class _Capture:
-    """Keeps what is written to standard error in memory, and drops standard output of Python code.
+    """Keeps standard error in memory, and drops standard output of Python code.
 
     Attributes:
         current: the capture that all threads share; None if there is none.
@@ -218,12 +218,7 @@ class ResourceLimitExceeded(UserError):
 
 
 def limited(
-    function: Callable[[], T],
-    what: str,
-    *,
-    seconds: float = LOAD_SECONDS,
-    mib: int = LOAD_MIB,
-    remedy: str = "",
+    function: Callable[[], T], subject: str, *, seconds: float = LOAD_SECONDS, mib: int = LOAD_MIB, remedy: str = ""
 ) -> T:
     """Calls the function and returns its result, within limits of time and memory.
 
@@ -231,7 +226,7 @@ def limited(
     then ends the process without waiting for it.
 
     Args:
-        what: begins the message, e.g. "the bundle x".
+        subject: begins the message, e.g. "the bundle x".
         seconds: of the clock.
         mib: growth of the process's memory; checked on Linux.
         remedy: ends the message.
@@ -244,9 +239,9 @@ def limited(
         # `future.result(timeout)` raises TimeoutError, which the function may raise as well.
         while not wait([future], POLL_SECONDS).done:
             if (grown := (resident_bytes() - had) // MIB) > mib:
-                raise ResourceLimitExceeded(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
+                raise ResourceLimitExceeded(f"{subject}: took {grown} MiB of memory, may take {mib}{remedy}")
             if time.monotonic() - began > seconds:
-                raise ResourceLimitExceeded(f"{what}: not done after {seconds:g} s{remedy}")
+                raise ResourceLimitExceeded(f"{subject}: not done after {seconds:g} s{remedy}")
         return future.result()
 
 

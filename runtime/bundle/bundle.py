@@ -207,8 +207,8 @@ def read_manifest(path: Path) -> Manifest:
     try:
         content: Any = reading.parse_json(reading.read_file(path / MANIFEST_NAME, reading.MAX_MANIFEST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
-        what = f"is no bundle, because it has no {MANIFEST_NAME}" if path.is_dir() else "is no folder"
-        raise UserError(f"{path} {what}: give the folder of a bundle that attendant export has written") from None
+        state = f"is no bundle, because it has no {MANIFEST_NAME}" if path.is_dir() else "is no folder"
+        raise UserError(f"{path} {state}: give the folder of a bundle that attendant export has written") from None
     except (OSError, ValueError) as error:
         refuse(f"{MANIFEST_NAME} can't be read: {_reason(error)}")
     if not isinstance(content, dict):
@@ -229,7 +229,7 @@ def _reason(error: Exception) -> str:
 
 
 def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
-    """Returns what `files_in` does. Raises BundleRefused: a folder can't be read, or there are too many files."""
+    """Calls `files_in`. Raises BundleRefused: a folder can't be read, or there are too many files."""
     try:
         return reading.files_in(path)
     except OSError as error:
@@ -256,14 +256,14 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
         if name not in present:
             differences += [] if name in is_odd else [f"{name}: missing"]
         elif present[name] != entry.size:
-            differences.append(f"{name}: {present[name]} bytes, the manifest says {entry.size}")
+            differences.append(f"{name}: {present[name]} bytes, the manifest has {entry.size}")
         else:
             try:
                 with reading.open_file(
                     path / name, reading.MAX_GRAPH_BYTES if name in graphs else reading.MAX_TEXT_BYTES
                 ) as file:
                     if (digest := reading.digest_of(file)) != entry.sha256:
-                        differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
+                        differences.append(f"{name}: sha256 is {digest}, the manifest has {entry.sha256}")
                     elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)
                         texts[name] = file.read(entry.size)
@@ -332,9 +332,9 @@ def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
         (TARGET_TOKENIZER_NAME, bundle.target_tokenizer, manifest.target),
     ):
         if tokenizer.vocabulary_size != side.vocabulary_size:
-            yield f"{name}: {tokenizer.vocabulary_size} symbols, the manifest says {side.vocabulary_size}"
+            yield f"{name}: {tokenizer.vocabulary_size} symbols, the manifest has {side.vocabulary_size}"
         if tokenizer.takes_texts == side.tokens_only:
-            yield f"{name}: takes {'texts' if tokenizer.takes_texts else 'tokens only'}, the manifest says otherwise"
+            yield f"{name}: takes {'texts' if tokenizer.takes_texts else 'tokens only'}, unlike in the manifest"
     ids = manifest.special_ids
     for name, actual, expected in (
         ("pad", ids.pad, PAD_ID),
@@ -343,7 +343,7 @@ def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
         ("eos", ids.eos, EOS_ID),
     ):
         if actual != expected:
-            yield f"special_ids.{name}: {actual}, the tokenizers say {expected}"
+            yield f"special_ids.{name}: {actual}, the tokenizers have {expected}"
     if not 0 <= ids.start < manifest.target.vocabulary_size:
         yield f"special_ids.start: {ids.start} is not in the target vocabulary"
 

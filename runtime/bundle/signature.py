@@ -1,7 +1,7 @@
 """model.sig: a bundle's signature, by the library `model-signing` (OpenSSF's Model Signing, Sigstore's bundles).
 
-Digests show that a bundle is complete, a signature shows who signed it. The extra `signing` installs the library. Keys
-and certificates are the operator's own files: no network is used.
+Digests show that a bundle is complete, a signature that the owner of a key signed it. The extra `signing` installs the
+library. Keys and certificates are the operator's own files: no network is used.
 """
 
 import base64

@@ -25,7 +25,7 @@ from attendant.runtime.bundle.graph_content import message_field, number_field, 
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, Precision, Provider, TensorSpec
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.session import BoundSession, OnnxSession, as_input, step_inputs
+from attendant.runtime.onnx.session import BoundSession, OnnxSession, step_inputs
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
     SOURCE_MASK,
@@ -174,7 +174,7 @@ class StateScope:
         """Returns the entries `rows` [N'] at the first `width` positions."""
         if not self.names:
             return tensors
-        inputs: dict[str, Any] = {**tensors.values_by_name, ROWS: as_input(rows, np.int64)}
+        inputs: dict[str, Any] = {**tensors.values_by_name, ROWS: np.ascontiguousarray(rows, np.int64)}
         if self._axes:
             inputs[WIDTH] = np.array([width], np.int64)
         results = self._selecting.run(inputs, [part_name(name, 0) for name in self.names])
@@ -198,11 +198,7 @@ class DeviceStepper:
     """Decodes a bundle on a device. Threads may share it, each for states of its own."""
 
     def __init__(
-        self,
-        bundle: Bundle,
-        precision: Precision = "fp32",
-        provider: Provider = "cuda",
-        num_threads: int | None = None,
+        self, bundle: Bundle, precision: Precision = "fp32", provider: Provider = "cuda", num_threads: int | None = None
     ) -> None:
         """Loads the two graphs.
 

@@ -5,8 +5,8 @@ is read back.
 
 A step of a small batch takes a fraction of a millisecond. Handing over arrays takes a third of it: each is looked up by
 its name, wrapped, and every output copied. On the CPU a binding remembers the arrays of its last run, and the next run
-hands over only those that have changed. While rows neither join nor leave, two bindings alternate: each reads what the
-other has written, so only the ids change, which are copied. A run's outputs belong to the caller until the caller
+hands over only those that have changed. While rows neither join nor leave, two bindings alternate: each reads the
+other's outputs, so only the ids change, which are copied. A run's outputs belong to the caller until the caller
 releases them.
 """
 
@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ except ModuleNotFoundError as missing:
 
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_content import outputs_part, read_graph
-from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
+from attendant.runtime.bundle.manifest import GraphSpec, Provider
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.process import quiet_stderr
@@ -273,21 +273,27 @@ class OnnxSession:
             return list(self._session.run(list(outputs), inputs))
 
     def release(self, array: Array) -> None:
-        """Lets later runs in place write to the outputs of an earlier run, which is found by any one of them."""
+        """Lets later runs in place write to the outputs of an earlier run, which any one of them identifies."""
         if self._bound_runs is not None:
             self._bound_runs.release(array)
 
     def differences(self) -> list[str]:
         """Returns one line for each difference of the session's real inputs and outputs from the manifest's."""
-        return [
-            *_tensor_differences(self.spec.file, "input", self.spec.inputs, self._session.get_inputs()),
-            *_tensor_differences(
-                self.spec.file,
-                "output",
-                self.spec.outputs,
-                [output for output in self._session.get_outputs() if output.name not in self._exposed],
-            ),
-        ]
+        outputs = [output for output in self._session.get_outputs() if output.name not in self._exposed]
+        differences: list[str] = []
+        for kind, specs, real in (
+            ("input", self.spec.inputs, self._session.get_inputs()),
+            ("output", self.spec.outputs, outputs),
+        ):
+            expected = {spec.name: f"{spec.dtype} {list(spec.shape)}" for spec in specs}
+            actual = {each.name: f"{DTYPES.get(each.type, each.type)} {list(each.shape)}" for each in real}
+            differences += [
+                f"{self.spec.file}: {kind} '{name}': the manifest has {expected.get(name, 'none')}, "
+                f"the graph has {actual.get(name, 'none')}"
+                for name in sorted(expected.keys() | actual.keys())
+                if expected.get(name) != actual.get(name)
+            ]
+        return differences
 
     def bound(self) -> "BoundSession":
         """Returns the same session, for tensors that stay on the device."""
@@ -364,7 +370,7 @@ def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
     except (OSError, Unfit) as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
     if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
-        raise UserError(f"{spec.file}: sha256 is {digest}, the manifest says {spec.sha256}")
+        raise UserError(f"{spec.file}: sha256 is {digest}, the manifest has {spec.sha256}")
     return content
 
 
@@ -401,18 +407,6 @@ def _session_options(num_threads: int, provider: Provider) -> ort.SessionOptions
     return options
 
 
-def _tensor_differences(file: str, kind: str, specs: Sequence[TensorSpec], real: Sequence[Any]) -> Iterator[str]:
-    expected = {spec.name: f"{spec.dtype} {list(spec.shape)}" for spec in specs}
-    actual = {each.name: f"{DTYPES.get(each.type, each.type)} {list(each.shape)}" for each in real}
-    for name in sorted(expected.keys() | actual.keys()):
-        if name not in actual:
-            yield f"{file}: {kind} '{name}': the manifest says {expected[name]}, the graph has none"
-        elif name not in expected:
-            yield f"{file}: {kind} '{name}': the graph has {actual[name]}, the manifest none"
-        elif expected[name] != actual[name]:
-            yield f"{file}: {kind} '{name}': the manifest says {expected[name]}, the graph has {actual[name]}"
-
-
 def _prepare_cuda() -> None:
     if PROVIDERS["cuda"][0] not in ort.get_available_providers():
         raise UserError(_missing_cuda("the onnxruntime that is installed is the one for CPUs"))
@@ -434,19 +428,14 @@ def _one_line(text: str) -> str:
     return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", line).strip()
 
 
-def as_input(values: Any, dtype: type[np.generic]) -> Array:
-    """Returns a contiguous array of `dtype` and the same shape; copies only if needed."""
-    return np.ascontiguousarray(values, dtype)
-
-
 def step_inputs(
     num_rows: int, previous_ids: Ids, num_candidates: int, forced_ids: Ids | None, banned_ids: Ids | None
 ) -> dict[str, Array]:
     """Returns the inputs of a step of `num_rows` rows by name, without its state (Stepper.step)."""
     return {
-        graph_io.PREVIOUS_IDS: as_input(previous_ids, np.int64),
-        graph_io.FORCED_IDS: _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64),
-        graph_io.BANNED_IDS: _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64),
+        graph_io.PREVIOUS_IDS: np.ascontiguousarray(previous_ids, np.int64),
+        graph_io.FORCED_IDS: _no_ids(num_rows) if forced_ids is None else np.ascontiguousarray(forced_ids, np.int64),
+        graph_io.BANNED_IDS: _no_ids(num_rows, 1) if banned_ids is None else np.ascontiguousarray(banned_ids, np.int64),
         graph_io.NUM_CANDIDATES: _number(num_candidates),
     }
 

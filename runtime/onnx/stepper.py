@@ -118,9 +118,6 @@ GROWTH = 1.5
 class ReorderedRows(ArrayPool):
     """Sets of row tensors, each in use from a reordering until it is released."""
 
-    def __init__(self) -> None:
-        super().__init__(MAX_KEPT)
-
     def take(self, tensors: Mapping[str, Array], rows: Ids) -> Mapping[str, Array]:
         """Copies the rows [R'] of tensors [R, ...], none of which is in a released set, in that order."""
         shapes = [(len(rows), *tensor.shape[1:]) for tensor in tensors.values()]
@@ -156,9 +153,12 @@ class SourceBuffers:
         self._num_shown, self._shown = -1, dict[str, Array]()
         capacity = int(num_sources * GROWTH)
         self.lengths: Ids = np.zeros(capacity, np.int64)
-        self._buffers = {
-            name: np.empty(self._shape(name, tensor, capacity), tensor.dtype) for name, tensor in like.items()
-        }
+        self._buffers: dict[str, Array] = {}
+        for name, tensor in like.items():
+            shape = [capacity, *tensor.shape[1:]]
+            if (axis := axes[name]) is not None:
+                shape[axis] = width
+            self._buffers[name] = np.empty(shape, tensor.dtype)
 
     def tensors(self) -> dict[str, Array]:
         """Returns the tensors by name [N, S, ...], not copied; the same arrays as before while N stays the same."""
@@ -192,17 +192,6 @@ class SourceBuffers:
                 buffer[(*before, slice(width, None))] = 0
         self.lengths[slots] = lengths
         return slots
-
-    def _shape(self, name: str, tensor: Array, capacity: int) -> list[int]:
-        shape, axis = [capacity, *tensor.shape[1:]], self._axes[name]
-        if axis is not None:
-            shape[axis] = self.width
-        return shape
-
-
-def used_part(lengths: Ids, num_slots: int, width: int) -> float:
-    """Returns the share of the cells that sources of these lengths [number of sources > 0] use."""
-    return len(lengths) * common_width(lengths) / (num_slots * width)
 
 
 def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
@@ -298,7 +287,7 @@ class OnnxStepper:
         }
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
-        self._reordered = ReorderedRows()
+        self._reordered = ReorderedRows(MAX_KEPT)
         # The sizes of the last step and the shapes of its outputs, which are usually the next one's, too.
         self._last_shapes: tuple[tuple[int, int, int, bool], dict[str, Shape]] = (0, 0, 0, False), {}
         self._layouts = AttentionLayouts()
@@ -377,9 +366,9 @@ class OnnxStepper:
             # Beams that reorder their own rows keep the same array, which is compared fast.
             row_sources = state.row_sources
         else:
-            live = sources_with_rows(row_sources, state.num_sources)
-            used = used_part(state.source_lengths[live], state.num_sources, state.source_width)
-            if not len(rows) or used < MIN_USED:
+            lengths = state.source_lengths[sources_with_rows(row_sources, state.num_sources)]
+            num_used, num_cells = len(lengths) * common_width(lengths), state.num_sources * state.source_width
+            if not len(rows) or num_used < MIN_USED * num_cells:
                 compacted = self._compacted(state, rows)
                 self._release(before)
                 return compacted
@@ -408,7 +397,7 @@ class OnnxStepper:
             buffers, slots = first.buffers, [np.arange(first.num_sources)]
         else:
             every = np.concatenate(lengths)
-            buffers = self._new_buffers(first, len(every), common_width(every))
+            buffers = SourceBuffers(first.source_tensors, self._position_axes, len(every), common_width(every))
             slots, free = [self._write(buffers, first, live[0])], free[:0]
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(buffers, state, mask, free))
@@ -426,7 +415,7 @@ class OnnxStepper:
         """Returns the state of `rows` without free slots, no wider than its longest source."""
         live = sources_with_rows(state.row_sources[rows], state.num_sources)
         width = common_width(state.source_lengths[live])
-        buffers = self._new_buffers(state, int(live.sum()), width)
+        buffers = SourceBuffers(state.source_tensors, self._position_axes, int(live.sum()), width)
         slots = self._write(buffers, state, live)
         row_tensors = {
             name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
@@ -442,13 +431,10 @@ class OnnxStepper:
     def _release(self, state: DecoderState | Taken) -> None:
         """Lets the next steps write to the row tensors of a state that was handed over."""
         if isinstance(state, Taken):
-            # A run or a reordering is found by any of its tensors.
+            # Any tensor of a run or a reordering identifies it.
             written = state.state.row_tensors[next(iter(self._next))]
             self._step.release(written)
             self._reordered.release(written)
-
-    def _new_buffers(self, like: DecoderState, num_sources: int, width: int) -> SourceBuffers:
-        return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)
 
     def _write(self, buffers: SourceBuffers, state: DecoderState, live: Array, free: Ids | None = None) -> Ids:
         """Writes a state's sources that have rows; returns the new slot of each [number of its sources]."""

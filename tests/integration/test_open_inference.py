@@ -107,7 +107,7 @@ def test_administrators_load_and_unload_models(replies: Any, running: Running, t
     ready, refused, state = replies["unloaded"]
     assert not ready and refused.startswith("StatusCode.NOT_FOUND: ") and state == "UNAVAILABLE"
     assert replies["broken"].startswith("StatusCode.FAILED_PRECONDITION: 2: the bundle ")
-    assert "golden.jsonl: 3 bytes, the manifest says" in replies["broken"]
+    assert "golden.jsonl: 3 bytes, the manifest has" in replies["broken"]
     ready, states = replies["after"]
     assert ready, "the version before the broken one"
     assert states["first/1"] == "READY" and states["first/2"] == "UNAVAILABLE"

@@ -624,7 +624,7 @@ def quitting():
         ),
         (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
         (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
-        (["mine.py"], "mine.py: a model of your own is given as FILE.py:FUNCTION"),
+        (["mine.py"], "mine.py: name a model of your own as FILE.py:FUNCTION"),
         (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
     ],
 )

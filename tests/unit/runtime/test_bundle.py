@@ -102,7 +102,7 @@ def test_every_difference_is_reported(copy: Path) -> None:
             "notes.txt: not listed",
             "fp32/encoder.onnx: sha256 is",
             "source_tokenizer.json: missing",
-            "target_tokenizer.json: 2 bytes, the manifest says",
+            "target_tokenizer.json: 2 bytes, the manifest has",
         )
     ):
         assert differences[number].startswith(expected)
@@ -166,9 +166,9 @@ def test_a_folder_that_can_not_be_read_is_named(copy: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("mistake", "expected"),
     [
-        (field("source", "vocabulary_size", value=15), "source_tokenizer.json: 14 symbols, the manifest says 15"),
-        (field("target", "vocabulary_size", value=9), "target_tokenizer.json: 16 symbols, the manifest says 9"),
-        (field("special_ids", "eos", value=2), "special_ids.eos: 2, the tokenizers say 3"),
+        (field("source", "vocabulary_size", value=15), "source_tokenizer.json: 14 symbols, the manifest has 15"),
+        (field("target", "vocabulary_size", value=9), "target_tokenizer.json: 16 symbols, the manifest has 9"),
+        (field("special_ids", "eos", value=2), "special_ids.eos: 2, the tokenizers have 3"),
         (field("special_ids", "start", value=16), "special_ids.start: 16 is not in the target vocabulary"),
         (field("certificates", value=[]), "certificates: none for fp32"),
         (field("graphs", "fp32", "encoder", "sha256", value="0"), "fp32/encoder.onnx: sha256 is 0 in graphs"),
@@ -192,9 +192,8 @@ def test_graphs_with_other_inputs_than_the_manifests_are_refused(copy: Path) -> 
     with pytest.raises(BundleRefused) as refusal:
         OnnxStepper(open_bundle(copy))
     assert refusal.value.differences == (
-        "fp32/encoder.onnx: output 'hidden': the manifest says float32 ['B', 1, 99], the graph has "
-        "float32 ['B', 1, 16]",
-        "fp32/decoder_step.onnx: input 'previous_ids': the manifest says int32 ['R'], the graph has int64 ['R']",
+        "fp32/encoder.onnx: output 'hidden': the manifest has float32 ['B', 1, 99], the graph has float32 ['B', 1, 16]",
+        "fp32/decoder_step.onnx: input 'previous_ids': the manifest has int32 ['R'], the graph has int64 ['R']",
     )
 
 
