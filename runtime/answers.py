@@ -202,9 +202,9 @@ def _of_unknown(request: ReadRequest) -> Iterator[str]:
     """Yields a warning for each side with symbols that its vocabulary lacks."""
     shown = _shown(request.unknown_source)
     if request.is_unknown:
-        yield f"no symbol of the source is in the vocabulary{shown}: the answer does not depend on what it says"
+        yield f"no symbol of the source is in the vocabulary{shown}: the answer does not depend on its content"
     elif shown:
-        yield f"the vocabulary lacks symbols of the source{shown}: the model can't tell them apart"
+        yield f"the vocabulary lacks symbols of the source{shown}: the model can't distinguish them"
     if shown := _shown(request.unknown_target):
         yield f"the vocabulary lacks symbols of the target{shown}: the score is that of an unknown symbol there"
 

@@ -28,27 +28,18 @@ class GrowingText:
     text, all is held.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, *, before: str = "", spans: Sequence[str] = (), replaces_unknowns: bool = False
-    ) -> None:
-        """Begins an empty answer.
-
-        Args:
-            before: the text before the answer.
-            spans: of the source, which replace their stand-ins.
-            replaces_unknowns: hold everything from the first UNK on, whose replacement is known at the end.
-        """
+    def __init__(self, tokenizer: Tokenizer, unit: ReadRequest) -> None:
+        """Begins an empty answer to a request without parts."""
         self._tokenizer = tokenizer
-        self._before = before
-        self._spans = spans
-        self._replaces_unknowns = replaces_unknowns
+        self._unit = unit
         self._num_tokens = self._num_characters = 0
 
     def grow(self, token_ids: Sequence[int]) -> Piece | None:
-        """Returns the next piece, given all tokens that are certain so far; None if it is not complete yet."""
+        """Returns the next piece after all tokens that are certain so far; None if it is not complete yet."""
         if not self._tokenizer.grows:
             return None
-        if self._replaces_unknowns and UNK_ID in token_ids:
+        if self._unit.source_words is not None and UNK_ID in token_ids:
+            # The replacement of an unknown symbol is known at the end.
             token_ids = token_ids[: token_ids.index(UNK_ID)]
         text, end = self._tokenizer.decode(token_ids), len(token_ids)
         known = text.rstrip(UNFINISHED)
@@ -58,10 +49,11 @@ class GrowingText:
                 text = self._tokenizer.decode(token_ids[:end])
                 if _is_whole(text, known) and not self._ends_in_stand_in(text):
                     break
-        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), self._before + restored(text, self._spans))
+        text = self._unit.before + restored(text, self._unit.spans)
+        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), text)
 
     def _ends_in_stand_in(self, text: str) -> bool:
-        return bool(self._spans) and OPEN_STAND_IN.search(text) is not None
+        return bool(self._unit.spans) and OPEN_STAND_IN.search(text) is not None
 
     def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
         """Returns the part of an answer after the former pieces; None if there is none."""
@@ -81,12 +73,7 @@ class GrowingAnswer:
     def __init__(self, request: ReadRequest, tokenizer: Tokenizer) -> None:
         self._units = request.units
         self._tokenizer = tokenizer
-        self._texts = [
-            GrowingText(
-                tokenizer, before=unit.before, spans=unit.spans, replaces_unknowns=unit.source_words is not None
-            )
-            for unit in self._units
-        ]
+        self._texts = [GrowingText(tokenizer, unit) for unit in self._units]
         self._certain: list[list[int]] = [[] for _ in self._units]
         self._best: list[Hypothesis | None] = [None] * len(self._units)
         self._place = 0  # The part that grows.

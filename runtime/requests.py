@@ -103,11 +103,10 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-MAX_UNKNOWN_TOLD = 4
+MAX_SHOWN_UNKNOWN: Final = 4
 
 WORD_MARKS = "▁Ġ "
 """Marks of tokenizers for the space before a word."""
-
 
 TOKENS_ONLY: Final = "given as tokens: this model's texts are segmented by a program of its own"
 
@@ -163,9 +162,9 @@ def read_tokens(
         return tokenizer.ids_of(tokens)
     except UnknownTokenError as error:
         unknown = error.positions
-    for place in unknown[:MAX_UNKNOWN_TOLD]:
+    for place in unknown[:MAX_SHOWN_UNKNOWN]:
         violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary" + remedy * (place == unknown[0]))
-    if len(unknown) > MAX_UNKNOWN_TOLD:
+    if len(unknown) > MAX_SHOWN_UNKNOWN:
         violations.say(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
     return []
 
@@ -360,14 +359,14 @@ class _DecodingReader:
         min_length = self._within("min_length", 0, 0, max_length, ", and at most max_length")
         by_ratio = self._by_ratio("min_length_ratio", 0)
         if by_ratio > max_length:
-            what = f"{self._value('min_length_ratio', 0.0):g}, {by_ratio} tokens of this source"
-            self.violations.say("decoding.min_length_ratio", what, f"0 to {max_length} tokens, and at most max_length")
+            state = f"{self._value('min_length_ratio', 0.0):g}, {by_ratio} tokens of this source"
+            self.violations.say("decoding.min_length_ratio", state, f"0 to {max_length} tokens, and at most max_length")
         return max(min_length, by_ratio), max_length
 
     def _by_ratio(self, name: str, unset: int) -> int:
         if name not in self._fields:
             return unset
-        ratio = self._positive(name, 1.0, MAX_LENGTH_RATIO)
+        ratio = self._positive(name, MAX_LENGTH_RATIO)
         return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
 
     def _masked(self) -> tuple[int, ...]:
@@ -396,9 +395,9 @@ class _DecodingReader:
     def _sampling(self) -> Sampling | None:
         if "sampling" not in self._fields:
             return None
-        temperature = self._positive("sampling.temperature", 1.0, MAX_TEMPERATURE)
+        temperature = self._positive("sampling.temperature", MAX_TEMPERATURE)
         top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
-        top_p = self._positive("sampling.top_p", 1.0, 1)
+        top_p = self._positive("sampling.top_p", 1)
         return Sampling(seed=self._value("sampling.seed", None), temperature=temperature, top_k=top_k, top_p=top_p)
 
     def _value(self, path: str, default: Any) -> Any:
@@ -415,8 +414,8 @@ class _DecodingReader:
         self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
         return value
 
-    def _positive(self, path: str, default: float, most: int) -> float:
-        value: float = self._value(path, default)
+    def _positive(self, path: str, most: int) -> float:
+        value: float = self._value(path, 1.0)
         self._require(0 < value <= most, path, f"more than 0 and at most {most}", value)
         return value
 
@@ -480,14 +479,7 @@ MAX_PARTS: Final = 256  # The limit of a list's requests: the engine gets a requ
 MAX_ATTENTION_CELLS: Final = 1 << 24  # A text in parts has a matrix of all tokens by all tokens: 64 MiB.
 
 ReadOptions = Callable[..., tuple[DecodingOptions | None, tuple[Violation, ...]]]
-"""Returns what `read_decoding` does, for a number of source tokens and its keywords."""
-
-
-def read_source(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
-    """Returns the ids of a source; none if it is invalid, or missing, for which the caller has added a violation."""
-    if source is None:
-        return []
-    return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
+"""`read_decoding` of one request's options, for a number of source tokens and its keywords."""
 
 
 def read_generate(
@@ -516,7 +508,7 @@ def read_generate(
     for place, part in enumerate(parts, 1):
         assert source is not None, "it has parts"
         side, num_others = Side(source.field, part.text), len(violations.found)
-        source_ids = read_source(side, model, violations)
+        source_ids = read_side(*side, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
         if len(parts) > 1:
             in_part = violations.found[num_others:]
             violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in in_part]
@@ -606,11 +598,15 @@ def read_score(
     *,
     include_eos: bool,
 ) -> ReadRequest | None:
-    """Returns a request to score a target; None if there are violations."""
-    source_ids = read_source(source, model, violations)
-    # The end alone has a probability, too.
-    least, most = int(not include_eos), model.limits.max_target_tokens
-    target_ids = [] if target is None else read_side(*target, model.bundle.target_tokenizer, least, most, violations)
+    """Returns a request to score a target; None if there are violations, which the caller adds for a missing side."""
+    bundle, limits = model.bundle, model.limits
+    source_ids, target_ids = list[int](), list[int]()
+    if source is not None:
+        source_ids = read_side(*source, bundle.source_tokenizer, 1, limits.max_source_tokens, violations)
+    if target is not None:
+        # The end alone has a probability, too.
+        least, most = int(not include_eos), limits.max_target_tokens
+        target_ids = read_side(*target, bundle.target_tokenizer, least, most, violations)
     _check_output(output, model, violations)
     if output.get("replace_unknowns"):
         violations.add("output.replace_unknowns", True, "false: a target that is scored is not changed")
@@ -620,7 +616,7 @@ def read_score(
         return None
     eos = model.manifest.special_ids.eos
     options = scoring_options(target_ids, eos, include_eos=include_eos, attention=output.get("attention", False))
-    unknown = unknown_symbols(target.value, target_ids, model.bundle.target_tokenizer)
+    unknown = unknown_symbols(target.value, target_ids, bundle.target_tokenizer)
     return replace(_request(source, source_ids, options, output, model), unknown_target=unknown)
 
 

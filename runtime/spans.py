@@ -168,9 +168,9 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     """Cuts a text into the parts that are decoded; at least one.
 
     Args:
-        split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut. What
-            has no letters or digits, such as a line of dashes, is around its neighbour, unless there is nothing else.
-            A sentence that was wrapped at the end of a long line is one part, with a space instead of the line's end.
+        split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut. A
+            piece without letters or digits, such as a line of dashes, is around its neighbour, unless there is nothing
+            else. A sentence that was wrapped at the end of a long line is one part, with a space instead of its end.
         protect: replace its spans by stand-ins.
     """
     text = text.strip()

@@ -17,16 +17,7 @@ from attendant.runtime.decoding.beam_search import BeamSearch, Ending
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress, RunningRequest, TextOf
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.decoding.trace import Trace
-from attendant.runtime.stepper import (
-    NO_ID,
-    DecoderState,
-    Ids,
-    StepOutput,
-    Stepper,
-    Taken,
-    attention_cells,
-    same_ids,
-)
+from attendant.runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, Stepper, Taken, attention_cells, same_ids
 
 
 @dataclass(frozen=True, slots=True)

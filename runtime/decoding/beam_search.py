@@ -581,8 +581,8 @@ class BeamSearch:
                 hypotheses = best_first(request.best)
                 if request.options.alternatives:
                     hypotheses = distinct(hypotheses, self._text_of)
-                if request.recorders:
-                    self._traces[request.key] = request.trace(hypotheses)
+                if recorders := request.recorders:
+                    self._traces[request.key] = tuple(recorders[n].searched(hypotheses) for n in sorted(recorders))
                 finished.append(Ending(request.key, tuple(hypotheses)))
         return finished
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, Choice, DecodingOptions, Sampling, choice_after
-from attendant.runtime.decoding.trace import Candidate, Fate, Recorder, Trace
+from attendant.runtime.decoding.trace import Candidate, Fate, Recorder
 from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 MIN_WIDTH: Final = 16
@@ -195,10 +195,6 @@ class RunningRequest:
     best: list[Hypothesis] = field(default_factory=list)
     recorders: dict[int, Recorder] = field(default_factory=dict)
 
-    def trace(self, hypotheses: Sequence[Hypothesis]) -> Trace:
-        """Returns the record of all searches, given the answer."""
-        return tuple(self.recorders[number].searched(hypotheses) for number in sorted(self.recorders))
-
 
 @dataclass(slots=True)
 class Beam:
@@ -317,17 +313,16 @@ def opened_beams(
     Args:
         recorder: of the request's steps so far; None if it is not traced.
     """
-    sampling = request.options.sampling
-
-    def opened(number: int) -> Beam:
-        random = None
-        if sampling is not None:
-            random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
+    sampling, beams = request.options.sampling, list[Beam]()
+    for number in range(num_beams):
         own = None if recorder is None else recorder.fork()
-        # Draws may be equal.
-        return Beam(request, number, random, text_of if sampling is None else None, own)
-
-    return [opened(number) for number in range(num_beams)]
+        if sampling is None:
+            beams.append(Beam(request, number, None, text_of, own))
+        else:
+            random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
+            # Draws may be equal.
+            beams.append(Beam(request, number, random, None, own))
+    return beams
 
 
 def progress_of(
@@ -391,7 +386,7 @@ def _sum_in_order(log_probs: list[float]) -> float:
 
 
 def _common_prefix(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    # All sequences share what the first and the last in sorted order share.
+    # All sequences share the common prefix of the first and the last in sorted order.
     lowest, highest = min(sequences), max(sequences)
     for place, (a, b) in enumerate(zip(lowest, highest, strict=False)):
         if a != b:

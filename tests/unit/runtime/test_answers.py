@@ -32,6 +32,7 @@ from attendant.training.data.tokenization import TargetConfig, train_tokenizer
 from tests.serving import symbol_tokenizer
 
 TEXTS = ["el niño, qué?", "señor – Ångström", "x\u0323\u0301y e\u0327", "\U0001f469\u200d\U0001f4bb!", "क्षि 漢字"]
+UNIT = ReadRequest(source_ids=(4,), num_source_tokens=1, options=DecodingOptions(max_length=9))
 KINDS = ["character", "word", "bpe", "bytes", "byte fallback", "bpe with bytes"]
 
 
@@ -53,7 +54,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 
 def pieces_of(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> list[Piece]:
-    growing = GrowingText(tokenizer)
+    growing = GrowingText(tokenizer, UNIT)
     pieces = [growing.grow(ids[:cut]) for cut in cuts]
     pieces.append(growing.rest(tokenizer.tokens_of(ids), tokenizer.decode(ids)))
     return [piece for piece in pieces if piece is not None]
@@ -76,7 +77,7 @@ def test_no_piece_ends_inside_a_placeholder() -> None:
     tokenizer = symbol_tokenizer("abc {}0123456789", characters=True)
     spans = ("<b>", *("" for _ in range(10)), "%s")
     ids = tokenizer.encode("a{1}b {12}{ c{")
-    growing = GrowingText(tokenizer, spans=spans)
+    growing = GrowingText(tokenizer, replace(UNIT, spans=spans))
     pieces = [growing.grow(ids[:end]) for end in range(len(ids) + 1)]
     texts = [piece.text for piece in pieces if piece is not None]
     assert texts == ["a", "<b>", "b", " ", "%s", "{ ", "c"], "a brace is held until the next characters decide"
@@ -86,12 +87,8 @@ def test_no_piece_ends_inside_a_placeholder() -> None:
 
 def test_parts_are_streamed_in_order_even_if_a_later_part_ends_first() -> None:
     tokenizer = symbol_tokenizer("abcd{1}", characters=True)
-    options = DecodingOptions(max_length=9)
-    first, second = (
-        ReadRequest(source_ids=(4,), num_source_tokens=1, options=options, spans=spans) for spans in ((), ("%s",))
-    )
-    parts = replace(first, before="- ", after="\n"), replace(second, after=" "), replace(first, before="(", after=")")
-    whole = replace(first, parts=parts)
+    second = replace(UNIT, spans=("%s",), after=" ")
+    whole = replace(UNIT, parts=(replace(UNIT, before="- ", after="\n"), second, replace(UNIT, before="(", after=")")))
     growing = GrowingAnswer(whole, tokenizer)
     assert growing.grow() == Piece([], "- ")
     growing.add(1, Progress(0, tuple(tokenizer.encode("c{1}"))))
@@ -128,11 +125,11 @@ def test_no_piece_ends_inside_a_character(kind: str) -> None:
 def test_a_token_is_held_only_if_the_next_one_may_combine_with_it() -> None:
     plain = train_tokenizer(TargetConfig(tokenizer="character"), ["abc é"])
     assert not plain.combines
-    growing = GrowingText(plain)
+    growing = GrowingText(plain, UNIT)
     assert growing.grow(plain.encode("a")) == Piece(["a"], "a")
     combining = train_tokenizer(TargetConfig(tokenizer="character", nfc=False), ["abce\u0301"])
     assert combining.combines
-    growing = GrowingText(combining)
+    growing = GrowingText(combining, UNIT)
     assert growing.grow(combining.encode("ae")) == Piece(["a"], "a")
     assert growing.grow(combining.encode("ae\u0301")) is None
     assert growing.grow(combining.encode("ae\u0301b")) == Piece(["e", "\u0301"], "e\u0301")
@@ -140,7 +137,7 @@ def test_a_token_is_held_only_if_the_next_one_may_combine_with_it() -> None:
 
 def test_text_from_an_unknown_symbol_on_is_held_until_the_end() -> None:
     tokenizer = train_tokenizer(TargetConfig(tokenizer="word"), ["a b c"])
-    growing = GrowingText(tokenizer, replaces_unknowns=True)
+    growing = GrowingText(tokenizer, replace(UNIT, source_words=["a", "x", "b"]))
     ids = tokenizer.encode("a ? b")
     assert growing.grow(ids) == Piece(["a"], "a")
     assert growing.grow([*ids, *ids]) is None
