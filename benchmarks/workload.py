@@ -147,9 +147,12 @@ def mt_bundle(
     tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
 
     def write(path: Path) -> None:
+        model = traceable(mt_model(workload, **changes))
         exportable = ExportableModel(
             name="mt",
-            model=traceable(mt_model(workload, **changes)),
+            model=model,
+            architecture=model.architecture,
+            special_ids=model.special_ids,
             source_tokenizer=tokenizer,
             target_tokenizer=tokenizer,
             append_eos=True,

@@ -263,10 +263,7 @@ def _sign_options(parser: argparse.ArgumentParser) -> None:
 def _reference_options(parser: argparse.ArgumentParser) -> None:
     _add_bundle(parser)
     parser.add_argument(
-        "--data",
-        metavar="FILE.tsv|SOURCE,TARGET",
-        required=True,
-        help="held-out pairs, from validation, not from test",
+        "--data", metavar="FILE.tsv|SOURCE,TARGET", required=True, help="held-out pairs, from validation, not from test"
     )
     parser.add_argument(
         "--training",

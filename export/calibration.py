@@ -53,7 +53,7 @@ MARGIN: Final = 0.25
 """Share of a range by which it is extended: a sample does not have the longest text that there is."""
 
 LEAST_MARGIN: Final = 1e-5
-"""Extends a range without width, e.g. of ratios of codes of one length, by more than what rounding changes."""
+"""Extends a range without width, e.g. of ratios of codes of one length, by more than rounding changes."""
 
 UNWEIGHTED: Final[ConfidenceSignal] = "source_tokens"
 """This signal has limits, but no weight in the score. A weight made the separation of right and wrong answers worse."""
@@ -159,7 +159,7 @@ def warning_level(confidences: Sequence[float], lowest: float) -> float:
 
 
 def random_sources(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Returns up to NUM_FOREIGN sources as long as some of the given ones, of symbols drawn from all of them."""
+    """Returns up to NUM_FOREIGN sources as long as some of these, of symbols drawn from all of them."""
     random = np.random.default_rng(SEED)
     symbols = np.array([symbol for source in sources for symbol in source])
     chosen = sources[:: -(-len(sources) // NUM_FOREIGN)]

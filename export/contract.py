@@ -89,12 +89,7 @@ class SharingModule(Protocol):
         """Encodes sources; see Seq2SeqModule."""
 
     def step(
-        self,
-        previous_ids: Tensor,
-        row_state: State,
-        source_state: State,
-        source_rows: Tensor,
-        row_slots: Tensor,
+        self, previous_ids: Tensor, row_state: State, source_state: State, source_rows: Tensor, row_slots: Tensor
     ) -> tuple[Tensor, State, Tensor | None]:
         """Feeds each row its last symbol.
 

@@ -101,8 +101,8 @@ class Subject:
         model, stepper, eos = self.model, self.model.stepper, self.model.special_ids.eos
         own_ids = _ids("source", source, model.source_tokenizer)
         if not own_ids:
-            what = f"{shown(source)}, of which normalization leaves nothing" if source else "empty"
-            raise UserError(f"source: is {what}, must have a token at least")
+            fault = f"{shown(source)}, of which normalization leaves nothing" if source else "empty"
+            raise UserError(f"source: is {fault}, must have a token at least")
         source_ids = model.encoder_ids(own_ids)
         forced = None if target is None else [*_ids("target", target, model.target_tokenizer), eos]
         try:

@@ -171,11 +171,12 @@ def export_model(
     texts += [example.source for example in (() if pairs is None else pairs.examples)]
     encoded = origins.held_out_sources(source.tokenizer, texts, model.max_source_tokens)
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
+    # The graphs don't depend on `encode_alone`.
+    graphs = cache(partial(_trace_user_module, traced, model.module))
     plain = origins.ExportableModel(
         name=origins.bundle_name(name, output.absolute().name),
         model=traced,
-        # The graphs don't depend on `encode_alone`.
-        trace=cache(partial(_trace_user_module, traced, model.module)),
+        trace=lambda _: graphs(),
         architecture=traced.architecture,
         special_ids=traced.special_ids,
         must_be_invariant=False,
@@ -233,7 +234,7 @@ def export_model(
 
 
 MAX_PROBED: Final = 256
-"""Longest probed source: some modules add up over positions, and lose what a short source has beside a long one."""
+"""Longest probed source: some modules add up over positions, and lose a short source's values alongside a long one."""
 
 
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
@@ -317,7 +318,7 @@ def _unwrapped(weights: Mapping[Any, Any], own: Mapping[str, Any]) -> dict[str, 
     """Returns weights without the names of objects in which the module was saved, and without these objects' own.
 
     nn.DataParallel saves "module.", torch.compile "_orig_mod.", and programs the attribute that the module is, such as
-    "model." in PyTorch Lightning, beside a loss. If several objects fit alike, all weights are returned.
+    "model." in PyTorch Lightning, alongside a loss. If several objects fit alike, all weights are returned.
 
     Args:
         own: the module's state_dict.

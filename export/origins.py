@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -141,10 +140,10 @@ class ExportableModel(Exportable):
     """A trained model in PyTorch; `trace` makes its graphs."""
 
     model: TraceableModel
-    trace: Callable[[], TracedPair]
+    trace: Callable[[TraceableModel], TracedPair] = trace_graphs
 
     def graphs(self) -> TracedPair:
-        return self.trace()
+        return self.trace(self.model)
 
     def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
         sources, invariant = self.encoder_sources(), self.must_be_invariant
@@ -169,14 +168,7 @@ class ExportableBundle(Exportable):
             )
             for spec in (pair.encoder, pair.decoder_step)
         )
-        certificates = [entry for entry in self.bundle.manifest.certificates if entry.precision == self.base]
-        return TracedPair(
-            encoder=encoder,
-            decoder_step=decoder_step,
-            state=pair.state,
-            min_queries=pair.min_queries,
-            arithmetic=certificates[0].arithmetic if certificates else {},
-        )
+        return TracedPair(encoder=encoder, decoder_step=decoder_step, state=pair.state, min_queries=pair.min_queries)
 
     def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
         """Returns the bundle's own certificates, since its graphs are the same bytes."""
@@ -199,7 +191,6 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
     return ExportableModel(
         name=bundle_name(name, run.path.resolve().name),
         model=model,
-        trace=partial(trace_graphs, model),
         architecture=model.architecture,
         special_ids=model.special_ids,
         source_tokenizer=run.source_tokenizer,
@@ -305,7 +296,6 @@ def exportable_checkpoint(
     return ExportableModel(
         name=name,
         model=model,
-        trace=partial(trace_graphs, model),
         architecture=model.architecture,
         special_ids=model.special_ids,
         source_tokenizer=imported.source_tokenizer,

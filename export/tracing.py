@@ -67,7 +67,6 @@ class OnnxRecurrentLayer(nn.Module):
         """Copies the weights of one or two directions; `cell` is a key of OPERATORS."""
         super().__init__()
         self.operator, gates, self.num_outputs = OPERATORS[cell]
-        self.num_final_parts = self.num_outputs - 1
         self.num_directions = len(directions)
         # ONNX Runtime's RNN rounds differently for a batch of one, so it gets another row.
         self.has_spare = self.operator == "RNN"
@@ -115,7 +114,7 @@ class OnnxRecurrentLayer(nn.Module):
         positions_first = inputs.transpose(0, 1)
         steps = None if lengths is None else lengths.to(torch.int32)
         outputs, *finals = self._node(positions_first, steps, initial)
-        return outputs.permute(2, 0, 1, 3).flatten(2), tuple(finals[: self.num_final_parts])
+        return outputs.permute(2, 0, 1, 3).flatten(2), tuple(finals)
 
     def _node(self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns outputs [S, D, B, H] of inputs [S, B, I], last states [D, B, H] and an LSTM's last cells."""
@@ -449,7 +448,6 @@ def by_element(model: onnx.ModelProto) -> TracedGraph:
         result = editor.add("ReduceLogSum", [editor.add("Unsqueeze", [argument, last]), last], keepdims=0)
         if node.op_type == "Softplus":
             result = editor.add("Add", [editor.add("Relu", [x]), result])
-        result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
         editor.replace(node.outputs[0], result)
     return editor.finished()
 

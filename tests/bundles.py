@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import ExportableModel
-from attendant.export.tracing import trace_graphs, traceable
+from attendant.export.tracing import traceable
 from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
@@ -137,7 +136,6 @@ def tiny_exportable(
     return ExportableModel(
         name=name,
         model=traced,
-        trace=partial(trace_graphs, traced),
         architecture=traced.architecture,
         special_ids=traced.special_ids,
         source_tokenizer=source_tokenizer,

@@ -362,7 +362,7 @@ class Weights:
     def refuse_others(self) -> None:
         """Raises UserError if there are weights that were not taken."""
         if self._left:
-            raise UserError(f"{self._path}: weights of what can't be imported: {', '.join(sorted(self._left))}")
+            raise UserError(f"{self._path}: weights of parts that can't be imported: {', '.join(sorted(self._left))}")
 
 
 def _is_dense(value: Any) -> bool:

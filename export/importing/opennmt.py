@@ -136,11 +136,7 @@ def _model(
         embedding_size=tensors["target_embedding.weight"].shape[1],
         hidden_size=hidden_size,
         residual=max(num_layers) <= 2,
-        encoder=EncoderConfig(
-            num_layers=num_layers[0],
-            bidirectional=bidirectional,
-            hidden_size=direction_size,
-        ),
+        encoder=EncoderConfig(num_layers=num_layers[0], bidirectional=bidirectional, hidden_size=direction_size),
         attention=AttentionConfig(score=score),
         decoder=DecoderConfig(
             num_layers=num_layers[1],

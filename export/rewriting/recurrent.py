@@ -146,10 +146,7 @@ NUM_GATES: Final = 4
 
 
 def add_lstm(
-    editor: GraphEditor,
-    inputs: ir.Value,
-    matrices: Sequence[tuple[Matrix, Matrix, Matrix]],
-    lengths: ir.Value,
+    editor: GraphEditor, inputs: ir.Value, matrices: Sequence[tuple[Matrix, Matrix, Matrix]], lengths: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Adds a layer that starts from zero, over inputs [S, B, I] with calibration constants, of lengths [B] int32.
 

@@ -72,10 +72,7 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
         prepend_bos=spec.source.prepend_bos,
         max_source_tokens=spec.source.max_tokens or widest or UserModel.max_source_tokens,
         max_target_tokens=spec.target.max_tokens or UserModel.max_target_tokens,
-        origin={
-            "encoder_graph": graphs.encoder.graph.origin,
-            "step_graph": graphs.step.graph.origin,
-        },
+        origin={"encoder_graph": graphs.encoder.graph.origin, "step_graph": graphs.step.graph.origin},
         **spec.decoding.model_dump(),
     )
 

@@ -364,11 +364,7 @@ class StepPlaces(Places):
 
 
 def place_step(
-    graph: UserGraph,
-    table: StepTable,
-    sources: Mapping[str, str | None],
-    encoder: EncoderPlaces,
-    needed: Sequence[str],
+    graph: UserGraph, table: StepTable, sources: Mapping[str, str | None], encoder: EncoderPlaces, needed: Sequence[str]
 ) -> StepPlaces:
     """Finds the axes of a step's tensors; see `place_encoder`.
 

@@ -221,7 +221,7 @@ def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
     """
-    # On other providers the batch may change the last bits; the certificate then says so.
+    # On other providers the batch may change the last bits; the certificate then states it.
     must_be_invariant = grid.must_be_invariant and grid.stepper.provider == "cpu"
     agreement = grid.compare_steps(from_expected=True)
     rounding = Agreement()
@@ -348,6 +348,7 @@ class NoisyStepper:
         self._amplitude = amplitude
         self._random = random
         self.vocabulary_size = stepper.vocabulary_size
+        self.encode, self.select, self.concat = stepper.encode, stepper.select, stepper.concat
 
     def step(
         self, before: DecoderState | Taken, previous_ids: Ids, *, num_candidates: int, **options: Any
@@ -361,15 +362,6 @@ class NoisyStepper:
         ids = np.take_along_axis(output.candidate_ids, order, axis=1)
         log_probs = np.take_along_axis(noisy, order, axis=1)
         return output._replace(candidate_ids=ids, candidate_log_probs=log_probs), stepped
-
-    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
-        return self._stepper.encode(sources, masked)
-
-    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
-        return self._stepper.select(before, rows)
-
-    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
-        return self._stepper.concat(parts)
 
 
 def outcomes_under_noise(

@@ -135,10 +135,7 @@ def _write_steps(
 
 
 def trace_probes(
-    stepper: Stepper,
-    probes: Sequence[Probe],
-    graphs: GraphPair,
-    started_from: Sequence[Trace] | None = None,
+    stepper: Stepper, probes: Sequence[Probe], graphs: GraphPair, started_from: Sequence[Trace] | None = None
 ) -> list[Trace]:
     """Steps probes together.
 

@@ -56,7 +56,7 @@ def test_an_imported_model_computes_the_same(tmp_path: Path) -> None:
 def test_missing_and_additional_weights_are_refused(tmp_path: Path) -> None:
     of = weights()
     np.savez(tmp_path / "more.npz", **of, attention=np.zeros(3))
-    with pytest.raises(UserError, match="weights of what can't be imported: attention"):
+    with pytest.raises(UserError, match="weights of parts that can't be imported: attention"):
         read(tmp_path / "more.npz", False)
     del of["fc_b"]
     np.savez(tmp_path / "less.npz", **of)

@@ -151,7 +151,11 @@ def test_a_character_vocabulary_is_imported(tmp_path: Path) -> None:
     [
         (("model", "decoder", "init_hidden"), "last", "init_hidden = 'last': can't be imported"),
         (("model", "decoder", "num_layers"), 2, "it has no weights decoder.rnn.weight_ih_l1"),
-        (("model", "decoder", "init_hidden"), "zero", "weights of what can't be imported: decoder.bridge_layer.bias"),
+        (
+            ("model", "decoder", "init_hidden"),
+            "zero",
+            "weights of parts that can't be imported: decoder.bridge_layer.bias",
+        ),
         (("data", "src", "level"), "bpe", r'data.src.level = "bpe" can\'t be imported: add --segmented'),
         (("data", "src", "tokenizer_cfg"), {"pretokenizer": "moses"}, "tokenizer_cfg.pretokenizer = 'moses'"),
         (("testing", "beam_size"), "four", "testing.beam_size = 'four': must be of type int"),
