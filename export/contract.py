@@ -78,8 +78,7 @@ class Seq2SeqModule(Protocol):
 class SharingModule(Protocol):
     """The fast form of Seq2SeqModule: the rows of a beam share their source's tensors, which are not gathered.
 
-    Attributes:
-        shares_sources: true; declares that the step has this form.
+    `shares_sources` declares it.
     """
 
     row_state: Sequence[str]
@@ -292,10 +291,7 @@ def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> No
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
     """Runs a module's step on the longest source, whose state is `tensors`, with as much padding as servers add, and
-    its encoder on a source of that width.
-
-    Returns:
-        Trial.encode_alone.
+    its encoder on a source of that width; returns Trial.encode_alone.
     """
     width = padded_width(max_positions)
     wide = {name: widened(tensor, positional.get(name), width) for name, tensor in tensors.items()}
@@ -446,9 +442,7 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
 @contextlib.contextmanager
 def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     """Raises UserError, naming the user's own line, if a call of a module fails or sets an attribute of the module.
-
-    Args:
-        reaching: the largest id, for errors of indices.
+    `reaching` names the largest id, for errors of indices.
     """
     parts, files = set(map(id, module.modules())), _files_of(module)
     kept: list[str] = []

@@ -318,10 +318,8 @@ def _unwrapped(weights: Mapping[Any, Any], own: Mapping[str, Any]) -> dict[str, 
     """Returns weights without the names of objects in which the module was saved, and without these objects' own.
 
     nn.DataParallel saves "module.", torch.compile "_orig_mod.", and programs the attribute that the module is, such as
-    "model." in PyTorch Lightning, alongside a loss. If several objects fit alike, all weights are returned.
-
-    Args:
-        own: the module's state_dict.
+    "model." in PyTorch Lightning, alongside a loss. If several objects fit `own`, the module's state_dict, alike, all
+    weights are returned.
     """
     named: dict[str, Any] = {str(name): value for name, value in weights.items()}
     counts = Counter(name.removesuffix(each) for name in named for each in own if f".{name}".endswith(f".{each}"))

@@ -119,11 +119,7 @@ class Exportable(ABC):
 
     @abstractmethod
     def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
-        """Returns the certificates of the graphs, which `stepper` runs.
-
-        Raises:
-            VerificationFailed: they compute something else than PyTorch.
-        """
+        """Returns the certificates of the graphs, which `stepper` runs. Raises VerificationFailed: they are wrong."""
 
     def encoder_sources(self) -> list[list[int]]:
         """Returns the sources as the encoder takes them."""
@@ -177,11 +173,7 @@ class ExportableBundle(Exportable):
 
 
 def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
-    """Returns a run's exportable; by default it has the name of the run's folder.
-
-    Raises:
-        UserError: the name can't be a bundle's.
-    """
+    """Returns a run's exportable, by default with the folder's name. Raises UserError if it can't be a bundle's."""
     recipe, model = run.recipe, traceable(run.model)
     limits = limits_of(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     # The defaults are those of the evaluation in the manifest.

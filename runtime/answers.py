@@ -82,12 +82,9 @@ MAX_SHOWN_SYMBOLS: Final = 8
 def answer_fields(
     hypotheses: Sequence[Hypothesis], trace: Trace | None, request: ReadRequest, model: BundleModel
 ) -> dict[str, Any]:
-    """Returns an answer to `generate`: `hypotheses`, `source_tokens`, `warnings` and `trace`.
+    """Returns an answer to `generate`: `hypotheses`, best first, `source_tokens`, `warnings` and `trace`.
 
     `attention` of a hypothesis is an array [summands, source tokens], or None.
-
-    Args:
-        hypotheses: best first.
     """
     confidences = _confidences(hypotheses, request, model)
     # A text in parts is right if all its parts are.
@@ -168,11 +165,7 @@ def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
 def _warnings(
     best: Hypothesis, confidences: Sequence[float] | None, request: ReadRequest, model: BundleModel
 ) -> Iterator[str]:
-    """Yields the reasons why the best hypothesis may be worth little.
-
-    Args:
-        confidences: the confidence in each of its units; None if the bundle is not calibrated.
-    """
+    """Yields the reasons why the best hypothesis, with these confidences in its units, may be worth little."""
     for place, (unit, unit_request) in enumerate(zip(best.units, request.units, strict=True)):
         head = f"part {place + 1} of {len(request.parts)}: " if request.parts else ""
         confidence = None if confidences is None else confidences[place]
@@ -231,12 +224,7 @@ MIN_ANSWERS: Final = 200
 
 
 def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothesis) -> tuple[float, ...]:
-    """Returns an answer's signals, in the order of SIGNALS.
-
-    Args:
-        source_ids: as the encoder took them.
-        num_source_tokens: without the end symbol.
-    """
+    """Returns an answer's signals, in the order of SIGNALS; the end symbol is in `source_ids`, but does not count."""
     return (
         num_source_tokens,
         source_ids.count(UNK_ID) / num_source_tokens,

@@ -108,7 +108,7 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         elif error.errno in UNWRITABLE - FULL and error.filename is not None:
             _say(f"{name}: {error.filename}: can't be read or written: {os.strerror(error.errno)}")
         elif error.errno in UNWRITABLE:
-            _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
+            _say(f"{name}: {CantWrite(error.filename or 'standard output', error.errno)}")
             give_up_output()
         else:
             raise

@@ -30,19 +30,15 @@ UNMAKABLE = UNWRITABLE | {errno.ENOENT}
 
 
 class CantWrite(UserError):
-    """A file or folder that can't be written.
+    """A file or folder that can't be written; `number` is the operating system's errno."""
 
-    Attributes:
-        number: the operating system's errno; None if it gave none.
-    """
-
-    def __init__(self, path: Path | str, reason: str, number: int | None = None) -> None:
+    def __init__(self, path: Path | str, number: int) -> None:
         remedy = ""
         if number in FULL:
             remedy = ": make room, or name another place"
         elif number in READ_ONLY:
             remedy = ": name a place that you may write to"
-        super().__init__(f"{path}: can't be written: {reason}{remedy}")
+        super().__init__(f"{path}: can't be written: {os.strerror(number)}{remedy}")
         self.number = number
 
 
@@ -60,7 +56,7 @@ def translate_os_errors(path: Path, numbers: Container[int] = UNWRITABLE) -> Ite
         yield
     except OSError as error:
         if error.errno is not None and error.errno in numbers:
-            raise CantWrite(path, os.strerror(error.errno), error.errno) from None
+            raise CantWrite(path, error.errno) from None
         raise
 
 

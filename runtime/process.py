@@ -270,11 +270,7 @@ def abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
 
 
 def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
-    """Calls a function on a daemon thread.
-
-    Raises:
-        UserError: no thread can be started.
-    """
+    """Calls a function on a daemon thread. Raises UserError: no thread can be started."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 

@@ -114,12 +114,7 @@ TOKENS_ONLY: Final = "given as tokens: this model's texts are segmented by a pro
 def read_side(
     field: str, value: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
 ) -> list[int]:
-    """Returns the ids of a request's source or target, a text or tokens.
-
-    Args:
-        field: the request's field.
-        least, most: the allowed number of tokens.
-    """
+    """Returns the ids of a request's source or target, a text or tokens, of `least` to `most` tokens."""
     if not isinstance(value, str):
         return read_tokens(value, f"{field}.tokens", tokenizer, least, most, violations)
     if not tokenizer.takes_texts:
@@ -174,7 +169,6 @@ def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: T
 
     Args:
         value: the text; or tokens, none of which is unknown, since a caller may write UNK on purpose.
-        ids: of the text.
     """
     if UNK_ID not in ids or not isinstance(value, str):
         return ()
@@ -211,12 +205,7 @@ MAX_COMPLETED_CHARACTERS: Final = 64
 def read_prefix_text(
     text: str, tokenizer: Tokenizer, most: int, violations: Violations
 ) -> tuple[tuple[int, ...], Completion]:
-    """Returns the ids that are forced, and the completion of the last word.
-
-    Args:
-        tokenizer: the target's.
-        most: the allowed number of tokens.
-    """
+    """Returns the ids that are forced, and the completion of the last word; both have `most` target tokens at most."""
     if not tokenizer.takes_texts:
         violations.say(PREFIX_TEXT, "a text", TOKENS_ONLY)
         return (), ()

@@ -59,11 +59,7 @@ def read_torch(
 
 
 def read_arrays(path: Path) -> dict[str, torch.Tensor]:
-    """Returns the arrays of an archive that numpy has saved (.npz).
-
-    Raises:
-        UserError: the file can't be read, or holds more than plain arrays.
-    """
+    """Returns the arrays of a .npz of numpy. Raises UserError: it can't be read, or holds more than plain arrays."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: torch.from_numpy(array) for name, array in archive.items()}
@@ -199,9 +195,7 @@ Value = TypeVar("Value")
 class Settings:
     """A table of a checkpoint's settings. Each is checked when it is taken.
 
-    Attributes:
-        path: the file, for messages.
-        prefix: the names of the tables that contain this one, for messages.
+    Messages name the file, and by `prefix` the tables that contain this one.
     """
 
     path: Path
@@ -252,11 +246,7 @@ class Settings:
 
 
 class Vocabulary:
-    """The symbols of one side.
-
-    Attributes:
-        symbols: those that are not special, in their order.
-    """
+    """The symbols of one side; `symbols` are those that are not special, in their order."""
 
     def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
         """Stores a list of symbols by their ids; `special` are their names of PAD, UNK, BOS and EOS, None if missing.

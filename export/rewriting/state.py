@@ -66,11 +66,7 @@ class StoredCodes:
 
 
 class Attention:
-    """The products of a plain step graph's attention, and the source tensors that are stored for them.
-
-    Attributes:
-        memory, keys: the codes that `store` made the encoder store instead of them.
-    """
+    """The products of a plain step graph's attention, and the codes of memory and keys that `store` stores for them."""
 
     def __init__(self, step: GraphEditor) -> None:
         # Weights [B, M, S] times memory [B, S, C]; None if there is no attention of this form.

@@ -136,11 +136,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPlaces(Places):
-    """An encoder's inputs and outputs.
-
-    Attributes:
-        width: number of positions, if the graph takes no other.
-    """
+    """An encoder's inputs and outputs; `width` is its number of positions, if the graph takes no other."""
 
     table: EncoderTable
     source_ids: Placed
@@ -466,12 +462,7 @@ def first_state(
     placed: Mapping[str, Placed],
     valid: Tensor,
 ) -> dict[str, Tensor]:
-    """Returns the state before a first step in standard form, by the step's inputs.
-
-    Args:
-        outputs: of the encoder, in standard form.
-        valid: [R, S], for the sizes of zeros.
-    """
+    """Returns the state before a first step in standard form, by the step's inputs; zeros are as large as `valid`."""
     state = {}
     for name, output in sources.items():
         state[name] = zeros(placed[name], valid) if output is None else outputs[output]

@@ -106,11 +106,7 @@ class _Call(InlinedGraph):
         return copy.copy(self)
 
     def forward(self, inputs: Mapping[Placed, Tensor], valid: Tensor) -> dict[str, Tensor]:
-        """Returns the outputs by name.
-
-        Args:
-            valid: [R, S] bool, True at positions that are not padding; for the sizes, and for `masks`.
-        """
+        """Returns the outputs by name; `valid` [R, S] is true at positions that are not padding."""
         names = [placed.name for placed in self.outputs]
         if not torch.compiler.is_exporting():
             session = self.graph.in_float64 if self.exact else self.graph.session

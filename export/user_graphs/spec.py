@@ -91,11 +91,7 @@ class SideTable(Table):
 
 
 class SourceTable(SideTable):
-    """`[source]`.
-
-    Attributes:
-        append_eos, prepend_bos: EOS is appended to every source, BOS put before it.
-    """
+    """`[source]`. EOS is appended to every source, BOS put before it."""
 
     append_eos: bool = True
     prepend_bos: bool = False
@@ -130,11 +126,7 @@ class Spec(Table):
 
 
 def read_spec(path: Path) -> Spec:
-    """Reads the file; its paths become relative to the current folder.
-
-    Raises:
-        UserError: it can't be read, or a field, which is named, is wrong.
-    """
+    """Reads the file; its paths become relative to the current folder. Raises UserError: a field, or all, is wrong."""
     try:
         content = parsed_toml(read_text(path, f"--spec {path}"), f"--spec {path}")
         spec = Spec.model_validate(content, strict=True)

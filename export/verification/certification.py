@@ -218,8 +218,7 @@ class GridComparison:
 def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
     """Compares the fp32 graphs with PyTorch; `exact` is the grid's reference in float64.
 
-    Raises:
-        VerificationFailed: one line per tensor, or per decoded source, that differs.
+    Raises VerificationFailed, with a line per tensor, or per decoded source, that differs.
     """
     # On other providers the batch may change the last bits; the certificate then states it.
     must_be_invariant = grid.must_be_invariant and grid.stepper.provider == "cpu"

@@ -82,10 +82,7 @@ class QualityMeasurement:
     def take(self, steppers: Mapping[Precision, Stepper]) -> tuple[Evaluation, ...]:
         """Measures every metric in every precision on the same examples, int8 with its distance from fp32.
 
-        If the bundle serves by beams, greedy search is measured too, in fp32.
-
-        Args:
-            steppers: fp32 first, if there is fp32.
+        fp32 is the first, if there is fp32. If the bundle serves by beams, greedy search is measured too, in fp32.
         """
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
@@ -159,10 +156,8 @@ def measurement_of_run(
 def measurement_of_bundle(
     bundle: Bundle, data: Data, decoding: DecodingDefaults, base: Precision
 ) -> QualityMeasurement:
-    """Returns the measurement on data, with the bundle's metrics, of precisions against `base`.
-
-    Args:
-        decoding: the search that the new bundle serves by.
+    """Returns the measurement on data, with the bundle's metrics and the new bundle's search, of precisions against
+    `base`.
     """
     opened = open_bundle_model(bundle.path, base)
     return QualityMeasurement(
@@ -245,10 +240,8 @@ def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:
 def references_of(
     bundle: Bundle, steppers: Iterable[BundleStepper], sources: Sequence[Sequence[int]], data_name: str
 ) -> dict[Precision, Reference]:
-    """Returns the reference distributions of each stepper's precision; none if there are too few sources.
-
-    Args:
-        sources: ids without EOS; sources beyond a request's limits are left out.
+    """Returns the reference distributions of each stepper's precision; none if there are too few sources, which are
+    ids without EOS, within a request's limits.
     """
     references = dict[Precision, Reference]()
     limit = bundle.manifest.limits.max_source_tokens

@@ -63,11 +63,7 @@ class SeenBigrams:
         return cls(np.packbits(is_set, bitorder="little").tobytes())
 
     def unseen_share(self, source_ids: Sequence[int]) -> float:
-        """Returns the share of a source's bigrams that no training source has. Threads may call it at the same time.
-
-        Args:
-            source_ids: without EOS.
-        """
+        """Returns the share of bigrams that no training source has, of ids without EOS. Threads may share a filter."""
         symbols = (BOS_ID, *source_ids, EOS_ID)
         bigrams = list(pairwise(symbols))
         try:

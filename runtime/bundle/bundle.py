@@ -63,11 +63,7 @@ class GoldenExample(Section):
 
 
 def parse_golden(text: str) -> tuple[GoldenExample, ...]:
-    """Reads the lines of golden.jsonl.
-
-    Raises:
-        ValueError: a line is not a golden example; the message names it.
-    """
+    """Reads the lines of golden.jsonl. Raises ValueError: a line, which is named, is not a golden example."""
     examples = []
     # Only at "\n": symbols may contain other ends of lines, such as U+2028.
     for number, line in enumerate(io.StringIO(text), 1):
@@ -239,11 +235,7 @@ def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
 
 
 def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
-    """Returns the tokenizers, golden examples and bigrams as they are on the disk, and one line per fault of any file.
-
-    Raises:
-        BundleRefused: see `files_of`.
-    """
+    """Returns tokenizers, golden examples and bigrams as they are on the disk, and one line per fault of any file."""
     present, differences = files_of(path)
     is_odd = {line.partition(":")[0] for line in differences}
     for name in sorted(present.keys() - manifest.files.keys() - {MANIFEST_NAME, SIGNATURE_NAME}):

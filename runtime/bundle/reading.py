@@ -111,11 +111,7 @@ def digest_of(file: BytesIO | BufferedReader) -> str:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parses JSON without repeated keys, infinite numbers or nesting beyond MAX_DEPTH.
-
-    Raises:
-        Unfit: it is not.
-    """
+    """Parses JSON. Raises Unfit: it is invalid, or has repeated keys, infinite numbers or nesting beyond MAX_DEPTH."""
     try:
         content = json.loads(
             text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_object_without_repeated_keys

@@ -169,11 +169,7 @@ class RunningBatch:
         self._searches = {size: search for size, search in self._searches.items() if len(search.rows)}
 
     def _select(self, state: DecoderState, previous_ids: Ids | None = None) -> None:
-        """Continues with the rows of a state that the searches name, search by search.
-
-        Args:
-            previous_ids: the symbols fed to them; if None, those that each search has chosen.
-        """
+        """Continues with the rows of a state that the searches name; if `previous_ids` is None, fed by their choice."""
         searches = list(self._searches.values())
         if len(searches) == 1:
             rows, chosen = searches[0].rows, searches[0].previous_ids
@@ -273,11 +269,7 @@ def score_all(
     include_eos: bool = True,
     max_rows: int = 256,
 ) -> list[Hypothesis]:
-    """Returns log P(target | source) of every (source ids, target ids), each as the hypothesis of the target.
-
-    Raises:
-        ValueError: a target is empty, and its end does not count.
-    """
+    """Returns log P(target | source) of every (source ids, target ids), each as the hypothesis of the target."""
     options = [scoring_options(target, special_ids.eos, include_eos=include_eos) for _, target in pairs]
     results = decode_all(stepper, [source for source, _ in pairs], options, special_ids, max_rows=max_rows)
     return [hypotheses[0] for hypotheses in results]

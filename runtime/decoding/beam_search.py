@@ -383,11 +383,7 @@ class BeamSearch:
         return origin
 
     def _extend_greedily(self, step: _Step, reached: Mask | None) -> list[Ending]:
-        """Does the same as `_extend` for a beam of 1 with fewer calls: a single candidate needs no order.
-
-        Args:
-            reached: [B] beams at their length limit.
-        """
+        """Does the same as `_extend` for a beam of 1 with fewer calls: a single candidate needs no order."""
         tokens, log_probs = step.ids[:, 0], step.log_probs[:, 0]
         negated = self._negated - (log_probs if step.scores is step.log_probs else step.scores[:, 0])
         finished: list[Ending] = []
@@ -416,11 +412,7 @@ class BeamSearch:
         return finished
 
     def _extend(self, step: _Step, reached: Mask | None) -> list[Ending]:
-        """Extends all hypotheses by their candidates, and ends those that end.
-
-        Args:
-            reached: [B] beams at their length limit.
-        """
+        """Extends all hypotheses by their candidates, and ends those that end; `reached` [B] are at their limit."""
         k, num_candidates = self._beam_size, step.ids.shape[1]
         finished: list[Ending] = []
         stay = None
@@ -497,11 +489,7 @@ class BeamSearch:
         return places if first is first_in_pool else order + first, pool.take(places)
 
     def _going_on(self, negated: Scores) -> Mask | None:
-        """Returns which beams have a live hypothesis that can still matter [B]; None if all have.
-
-        Args:
-            negated: [B] the negated sum of each beam's best live hypothesis.
-        """
+        """Returns which beams can still matter [B], by the negated sum of each best hypothesis; None if all can."""
         if all([beam.bound == -math.inf for beam in self._beams]):  # noqa: C419 - a list is faster
             return None
         bests = negated.tolist()

@@ -308,11 +308,7 @@ class Beam:
 def opened_beams(
     request: RunningRequest, num_beams: int, text_of: TextOf | None = None, recorder: Recorder | None = None
 ) -> list[Beam]:
-    """Returns new beams of a request. Each draws from its own random numbers, independent of all others.
-
-    Args:
-        recorder: of the request's steps so far; None if it is not traced.
-    """
+    """Returns new beams of a request, each with its own random numbers; `recorder` has the request's steps so far."""
     sampling, beams = request.options.sampling, list[Beam]()
     for number in range(num_beams):
         own = None if recorder is None else recorder.fork()
@@ -368,12 +364,8 @@ def distinct(hypotheses: list[Hypothesis], text_of: TextOf | None) -> list[Hypot
 
 
 def coverage(attention: Floats) -> float:
-    """Returns the sum over source positions of log min(sum of the position's attention, 1) (Wu et al. 2016, eq. 14).
-
-    Args:
-        attention: [summands, source length].
-    """
-    total = attention.sum(axis=0, dtype=np.float64)
+    """Returns the sum over source positions of log min(sum of the position's attention, 1) (Wu et al. 2016, eq. 14)."""
+    total = attention.sum(axis=0, dtype=np.float64)  # of [summands, source length]
     return float(np.log(total.clip(MIN_COVERAGE, 1.0)).sum())
 
 
@@ -487,11 +479,7 @@ EVERY_CANDIDATE: Final = 2**31 - 1
 
 
 def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:
-    """Returns the candidates per row that a beam needs in this step, of which the search orders `num_ordered`.
-
-    Args:
-        rows: the beam's.
-    """
+    """Returns the candidates per row that a beam needs in this step, of which the search orders `num_ordered`."""
     options, length = beam.request.options, history.step - beam.request.begin
     num = max(num_ordered, options.trace)
     if options.completion and any(beam.choice(history, row) is not None for row in rows):
@@ -505,11 +493,7 @@ def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) 
 
 
 def ngram_bans(beams: Sequence[Beam], counts: Sequence[int], history: History) -> list[list[int]]:
-    """Returns for each row the symbols that would repeat an n-gram.
-
-    Args:
-        counts: rows of each beam.
-    """
+    """Returns for each row the symbols that would repeat an n-gram; `counts` are the numbers of rows of the beams."""
     bans: list[list[int]] = []
     for beam, count in zip(beams, counts, strict=True):
         size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
@@ -521,11 +505,7 @@ def ngram_bans(beams: Sequence[Beam], counts: Sequence[int], history: History) -
 
 
 def change_candidates(candidates: Candidates, row: int, beam: Beam, history: History, forced_log_prob: float) -> None:
-    """Changes the candidates of one of a beam's rows as its options require.
-
-    Args:
-        forced_log_prob: of the symbol that the row must take, if there is one.
-    """
+    """Changes the candidates of one of a beam's rows as its options require: by a symbol that it must take, if any."""
     options, begin = beam.request.options, beam.request.begin
     if (forced := beam.forced_id(history.step)) != NO_ID:
         candidates.force(row, forced, forced_log_prob)

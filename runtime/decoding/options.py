@@ -161,14 +161,10 @@ class DecodingOptions:
 def scoring_options(
     target_ids: Sequence[int], eos: int, *, include_eos: bool = True, attention: bool = False
 ) -> DecodingOptions:
-    """Returns the options that score a target: a search in which every symbol is forced (teacher forcing).
-
-    Raises:
-        ValueError: there is nothing to score.
-    """
+    """Returns the options that score a target: a search in which every symbol is forced (teacher forcing)."""
     prefix = (*target_ids, eos) if include_eos else tuple(target_ids)
     if not prefix:
-        raise ValueError("an empty target without EOS has no probability to speak of")
+        raise ValueError("an empty target without EOS has no probability")
     return DecodingOptions(max_length=len(prefix), target_prefix=prefix, scores_prefix=True, attention=attention)
 
 

@@ -150,12 +150,7 @@ START: Final = Candidate(NO_ID, 0.0, 0.0, Fate.LIVES)
 
 @dataclass(slots=True)
 class Recorder:
-    """Records one search, step by step: `begin`, then `end` for each hypothesis that ends, and `extend`.
-
-    Attributes:
-        options: of the request.
-        eos: the end symbol.
-    """
+    """Records one search, step by step: `begin`, then `end` for each hypothesis that ends, and `extend`."""
 
     options: DecodingOptions
     eos: int
@@ -193,11 +188,7 @@ class Recorder:
         self._next = []
 
     def end(self, row: int, log_prob: float, score: float, hypothesis: object, *, by_eos: bool) -> None:
-        """Records that a hypothesis ends with this step.
-
-        Args:
-            hypothesis: its object, by which `searched` finds it among the answer's.
-        """
+        """Records that a hypothesis ends with this step; `searched` gets the same object if it is in the answer."""
         place = row - self._first_row
         if by_eos:
             self._steps[-1].find(place, self.eos).fate = Fate.ENDED
@@ -240,11 +231,7 @@ class Recorder:
             self._steps[-1].bound = bound
 
     def searched(self, hypotheses: Sequence[object]) -> TracedSearch:
-        """Returns the record after the last step.
-
-        Args:
-            hypotheses: the answer's, the same objects as in `end`.
-        """
+        """Returns the record after the last step; the answer's hypotheses are the same objects as in `end`."""
         places = {id(hypothesis): place for place, hypothesis in enumerate(hypotheses)}
         steps, shown = self._steps, self.options.trace
         taken = [each for step in steps for each in step.taken]
@@ -287,11 +274,7 @@ BAN_BYTES: Final = 8
 
 
 def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
-    """Returns the estimated size of the largest trace that a request can have, as it is sent; 0 without one.
-
-    Args:
-        num_positions: of the source, its end included.
-    """
+    """Returns the estimated size of the largest trace of a request, as it is sent; 0 without one."""
     if not options.trace:
         return 0
     live = LIVE_BYTES + WEIGHT_BYTES * num_positions + CANDIDATE_BYTES * (options.trace + 1)
@@ -301,11 +284,7 @@ def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
 
 
 def trace_fields(trace: Trace, tokens_of: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
-    """Returns a trace under the names of the API.
-
-    Args:
-        tokens_of: returns the symbols of ids.
-    """
+    """Returns a trace under the names of the API; `tokens_of` returns the symbols of ids."""
     return {"searches": [_search_fields(search, tokens_of) for search in trace]}
 
 

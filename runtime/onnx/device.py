@@ -136,12 +136,7 @@ def _value(name: str, element: int, rank: int) -> bytes:
 
 
 class DeviceTensors(Mapping[str, Array]):
-    """The tensors of one scope on the device; as a mapping, it copies them to the host.
-
-    Attributes:
-        values_by_name: those of onnxruntime.
-        width: S.
-    """
+    """The tensors of one scope on the device, at S = `width`; as a mapping, it copies them to the host."""
 
     def __init__(self, values: Mapping[str, Any], width: int) -> None:
         self.values_by_name = values

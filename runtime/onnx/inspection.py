@@ -27,11 +27,7 @@ MAX_WAY: Final = 12
 
 
 def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper:
-    """Returns a stepper that writes the quantities of its first row's steps into the record.
-
-    Raises:
-        UserError, BundleRefused: as OnnxStepper.
-    """
+    """Returns a stepper that writes the quantities of its first row's steps into the record. Raises as OnnxStepper."""
     if not bundle.manifest.has_our_layers:
         # A user's own module may compute anything: only the outputs of every stepper are known.
         return OnnxStepper(bundle, precision)

@@ -105,11 +105,7 @@ def _wait_for_native_code() -> None:
 
 @dataclass(slots=True)
 class _ArraySet:
-    """Arrays of certain shapes, and the object that owns them.
-
-    Attributes:
-        array_ids: Python's ids of the arrays, which the owner keeps alive.
-    """
+    """Arrays of certain shapes, by Python's ids, and the object that owns them and keeps them alive."""
 
     shapes: Any
     array_ids: frozenset[int]
@@ -156,10 +152,9 @@ class BoundRuns(ArrayPool):
     """The bindings of one session, for outputs of the shapes that were requested last."""
 
     def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
-        """Wraps a session of onnxruntime on the CPU.
+        """Wraps a session of onnxruntime on the CPU, whose outputs have these dtypes.
 
         Args:
-            dtypes: of the outputs, by name.
             copied: small inputs that are usually other arrays each time; they are copied unless they are read-only. All
                 others must be contiguous.
         """

@@ -226,7 +226,7 @@ def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
     if not (os.access(path.parent, os.W_OK) or is_device(path)):
-        raise CantWrite(path, os.strerror(errno.EACCES), errno.EACCES)
+        raise CantWrite(path, errno.EACCES)
     for each in used:
         if path.resolve().is_relative_to(each.resolve()):
             raise UserError(f"{option} {path}: would change {each}, which this command uses: name another file")

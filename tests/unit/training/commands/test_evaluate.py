@@ -76,7 +76,7 @@ def test_results_that_can_not_be_recorded_are_still_printed(
     before = entries(finished_run)
 
     def refuse(path: Path, content: object) -> None:
-        raise CantWrite(path, os.strerror(number), number)
+        raise CantWrite(path, number)
 
     monkeypatch.setattr("attendant.training.run.directory.write_json", refuse)
     actual, message, errors = command(
