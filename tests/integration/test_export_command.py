@@ -93,7 +93,7 @@ def test_the_function_publishes_the_same_graphs(
         attendant.export_run(run, output)
     # Tracing the run again would give the same graphs: tests/parity/test_export.py checks this.
     traced = exportable_bundle(open_bundle(bundle))
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced.graphs())
+    monkeypatch.setattr("attendant.export.origins.ExportableModel.graphs", lambda self: traced.graphs())
     exported = attendant.export_run(Path("runs/toy"), output, force=True, plan=TINY_PLAN)
     assert capfd.readouterr() == ("", "")
     assert exported.path == output and exported.advice == ()

@@ -68,11 +68,7 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_wrong_graph_is_refused(
-    fault: Callable[[TracedPair], None],
-    expected: str,
-    traced: TracedPair,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[TracedPair], None], expected: str, traced: TracedPair, tmp_path: Path
 ) -> None:
     pair = dataclasses.replace(
         traced,
@@ -82,9 +78,9 @@ def test_a_wrong_graph_is_refused(
         },
     )
     fault(pair)
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: pair)
+    exportable = dataclasses.replace(tiny_exportable(), trace=lambda model: pair)
     with pytest.raises(VerificationFailed) as refusal:
-        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+        write_bundle(exportable, tmp_path / "bundle", plan=TINY_PLAN)
     assert any(line.startswith(expected) for line in refusal.value.differences), refusal.value
     assert list(tmp_path.iterdir()) == []
 
@@ -92,13 +88,13 @@ def test_a_wrong_graph_is_refused(
 def test_a_correct_graph_is_published_and_kept_if_its_replacement_fails(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
-    old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    exportable = dataclasses.replace(tiny_exportable(), trace=lambda model: traced)
+    old = write_bundle(exportable, tmp_path / "bundle", plan=TINY_PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     monkeypatch.setattr(
         "attendant.export.bundle_writer.check_decoding", lambda *arguments: ["golden example 1: differs"]
     )
     with pytest.raises(VerificationFailed, match="golden example 1"):
-        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN, force=True)
+        write_bundle(exportable, tmp_path / "bundle", plan=TINY_PLAN, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     assert open_bundle(tmp_path / "bundle").manifest == old.manifest

@@ -4,6 +4,7 @@ The writer's certification also compares every probe and decoding alone with the
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +99,14 @@ def fp32_exportable(tiny_bundle_path: Path) -> Exportable:
 
 
 def test_a_bundle_is_rewritten_like_its_run(
-    fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path
 ) -> None:
     # Tracing the run would give the same graphs: tests/parity/test_export.py checks this.
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: fp32_exportable.graphs())
+    of_run = replace(tiny_exportable(), trace=lambda model: fp32_exportable.graphs())
     precisions: tuple[Precision, ...] = ("fp32", "int8", "fp16")
     run, again = (
         write_bundle(origin, tmp_path / name, precisions=precisions, plan=TINY_PLAN)
-        for name, origin in (("run", tiny_exportable()), ("again", fp32_exportable))
+        for name, origin in (("run", of_run), ("again", fp32_exportable))
     )
     assert again.manifest.graphs == run.manifest.graphs
     assert again.manifest.certificates[0] == open_bundle(tiny_bundle_path).manifest.certificates[0]
