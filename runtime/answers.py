@@ -237,7 +237,7 @@ def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothes
 def distribution_of(values: Sequence[float]) -> Distribution:
     """Returns bins of equal shares, as far as equal values allow, and one for values above all edges."""
     quantiles = np.quantile(values, np.arange(1, NUM_BINS) / NUM_BINS, method="inverted_cdf")
-    edges = tuple(float(f"{edge:.6g}") for edge in np.unique(quantiles))
+    edges = tuple(sorted({float(f"{edge:.6g}") for edge in quantiles}))
     counts = np.bincount([bisect_left(edges, value) for value in values], minlength=len(edges) + 1)
     return Distribution(edges=edges, shares=tuple(round(float(share), 6) for share in counts / len(values)))
 

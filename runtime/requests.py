@@ -356,7 +356,8 @@ class _DecodingReader:
         if name not in self._fields:
             return unset
         ratio = self._positive(name, MAX_LENGTH_RATIO)
-        return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
+        is_valid = 0 < ratio <= MAX_LENGTH_RATIO and self._num_source_tokens > 0
+        return length_by_ratio(ratio, self._num_source_tokens) if is_valid else unset
 
     def _masked(self) -> tuple[int, ...]:
         positions = sorted(set(self._fields.get("masked_source_positions", ())))

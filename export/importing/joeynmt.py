@@ -113,7 +113,7 @@ def _refuse_version_1(data: Settings, testing: Settings) -> None:
 def _configuration(path: Path) -> Settings:
     try:
         content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none raises ValueError
         raise UserError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
     return Settings(path, content if isinstance(content, dict) else {})
 

@@ -171,12 +171,13 @@ def scoring_options(
 def default_max_length(manifest: Manifest, num_source_tokens: int) -> int:
     """Returns the default maximum length, never above the bundle's limit.
 
-    It is the bundle's fixed default; without one, the ratio of the training split decides; without that, the limit.
+    It is the bundle's fixed default; without one, the ratio of the training split decides; without that, or for a
+    source that is wrong, which has 0 tokens, the limit.
     """
     defaults, limit = manifest.decoding, manifest.limits.max_target_tokens
     if defaults.max_length is not None:
         return defaults.max_length
-    if defaults.max_length_ratio is not None:
+    if defaults.max_length_ratio is not None and num_source_tokens:
         return min(limit, length_by_ratio(defaults.max_length_ratio, num_source_tokens) + LENGTH_MARGIN)
     return limit
 

@@ -214,6 +214,11 @@ def test_equal_values_share_a_bin_and_larger_values_have_one() -> None:
     assert distribution_of([0.0] * 50) == Distribution(edges=(0.0,), shares=(1.0, 0.0))
 
 
+def test_values_that_are_rounded_to_one_edge_share_a_bin() -> None:
+    values = [-0.5 - number * 1e-9 for number in range(100)]
+    assert distribution_of(values) == Distribution(edges=(-0.5,), shares=(1.0, 0.0))
+
+
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (1.0, 0.0, 0.0)])
 def test_the_index_is_the_sum_over_bins(shares: tuple[float, ...]) -> None:
     observed = [10.0, 80.0, 10.0]

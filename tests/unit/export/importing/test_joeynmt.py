@@ -188,6 +188,9 @@ def test_a_missing_or_unreadable_file_is_refused(file: str, tmp_path: Path) -> N
     path.write_bytes(b"\xff\xfe: [")
     with pytest.raises(UserError, match=file):
         read(tmp_path, False)
+    path.write_text("date: 2024-02-30")  # no day: yaml raises ValueError
+    with pytest.raises(UserError, match=file):
+        read(tmp_path, False)
     path.unlink()
     with pytest.raises(UserError, match="nowhere: there is no such model folder or checkpoint"):
         read(tmp_path / "nowhere", False)

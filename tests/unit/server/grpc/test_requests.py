@@ -130,6 +130,13 @@ def test_length_ratios_limit_the_length() -> None:
     assert options_of(Decoding(max_length=7), max_length=None, max_length_ratio=1.5).max_length == 7
 
 
+def test_a_wrong_source_has_no_length_that_limits_other_options() -> None:
+    empty = messages.GenerateRequest(text="", decoding=Decoding(min_length=12))
+    assert list(refused(read_generate, empty, model(max_length=None, max_length_ratio=0.1))) == ["text"]
+    empty.decoding.max_length_ratio = 0.1
+    assert list(refused(read_generate, empty)) == ["text"]
+
+
 def test_sampling_options_are_read() -> None:
     sampling = messages.SamplingOptions(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)
     options = options_of(Decoding(sampling=sampling, num_hypotheses=3))
