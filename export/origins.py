@@ -119,7 +119,7 @@ class Exportable(ABC):
 
     @abstractmethod
     def certify(self, manifest: Manifest, stepper: OnnxStepper, plan: VerificationPlan) -> tuple[Certificate, ...]:
-        """Returns the certificates of the graphs, which `stepper` runs. Raises VerificationFailed: they are wrong."""
+        """Returns the graphs' certificates; `stepper` runs them. Raises VerificationFailed: they are not the model."""
 
     def encoder_sources(self) -> list[list[int]]:
         """Returns the sources as the encoder takes them."""

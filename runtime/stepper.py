@@ -226,15 +226,14 @@ class AttentionLayouts:
     def __init__(self) -> None:
         nothing = np.empty(0, np.int64)
         # Replaced as a whole, because threads may share a stepper.
-        self._last: tuple[tuple[Ids, int, int], tuple[Ids, Ids]] = (nothing, 0, 0), (nothing, nothing)
+        self._last: tuple[tuple[Ids, int], tuple[Ids, Ids]] = (nothing, 0), (nothing, nothing)
 
-    def of(self, state: DecoderState, min_queries: int) -> tuple[Ids, Ids]:
-        """Returns `attention_layout` of a state's rows."""
-        (row_sources, num_sources, num_queries), layout = self._last
-        is_same = num_sources == state.num_sources and num_queries == min_queries
-        if not is_same or not same_ids(row_sources, state.row_sources):
-            layout = attention_layout(state.row_sources, state.num_sources, min_queries)
-        self._last = (state.row_sources, state.num_sources, min_queries), layout
+    def of(self, state: DecoderState) -> tuple[Ids, Ids]:
+        """Returns `attention_layout` of a state's rows; all states have the same `min_queries`."""
+        (row_sources, num_sources), layout = self._last
+        if num_sources != state.num_sources or not same_ids(row_sources, state.row_sources):
+            layout = attention_layout(state.row_sources, state.num_sources, state.min_queries)
+        self._last = (state.row_sources, state.num_sources), layout
         return layout
 
 

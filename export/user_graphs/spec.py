@@ -91,7 +91,7 @@ class SideTable(Table):
 
 
 class SourceTable(SideTable):
-    """`[source]`. EOS is appended to every source, BOS put before it."""
+    """`[source]`, with the symbols that are added to every source."""
 
     append_eos: bool = True
     prepend_bos: bool = False
@@ -126,7 +126,7 @@ class Spec(Table):
 
 
 def read_spec(path: Path) -> Spec:
-    """Reads the file; its paths become relative to the current folder. Raises UserError: a field, or all, is wrong."""
+    """Reads the file; its paths become relative to the current folder. Raises UserError: one is wrong, or missing."""
     try:
         content = parsed_toml(read_text(path, f"--spec {path}"), f"--spec {path}")
         spec = Spec.model_validate(content, strict=True)

@@ -82,7 +82,7 @@ class QualityMeasurement:
     def take(self, steppers: Mapping[Precision, Stepper]) -> tuple[Evaluation, ...]:
         """Measures every metric in every precision on the same examples, int8 with its distance from fp32.
 
-        fp32 is the first, if there is fp32. If the bundle serves by beams, greedy search is measured too, in fp32.
+        The first stepper is fp32, if there is fp32. If the bundle serves by beams, it measures greedy search, too.
         """
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
@@ -240,8 +240,8 @@ def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:
 def references_of(
     bundle: Bundle, steppers: Iterable[BundleStepper], sources: Sequence[Sequence[int]], data_name: str
 ) -> dict[Precision, Reference]:
-    """Returns the reference distributions of each stepper's precision; none if there are too few sources, which are
-    ids without EOS, within a request's limits.
+    """Returns the reference distributions of each stepper's precision on sources, ids without EOS; none if too few
+    sources are within a request's limits.
     """
     references = dict[Precision, Reference]()
     limit = bundle.manifest.limits.max_source_tokens

@@ -169,7 +169,7 @@ class RunningBatch:
         self._searches = {size: search for size, search in self._searches.items() if len(search.rows)}
 
     def _select(self, state: DecoderState, previous_ids: Ids | None = None) -> None:
-        """Continues with the rows of a state that the searches name; if `previous_ids` is None, fed by their choice."""
+        """Continues with the rows of a state that the searches name; by default, they are fed the searches' choices."""
         searches = list(self._searches.values())
         if len(searches) == 1:
             rows, chosen = searches[0].rows, searches[0].previous_ids

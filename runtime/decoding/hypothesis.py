@@ -505,7 +505,7 @@ def ngram_bans(beams: Sequence[Beam], counts: Sequence[int], history: History) -
 
 
 def change_candidates(candidates: Candidates, row: int, beam: Beam, history: History, forced_log_prob: float) -> None:
-    """Changes the candidates of one of a beam's rows as its options require: by a symbol that it must take, if any."""
+    """Changes a row's candidates as its beam's options require; `forced_log_prob` is that of a symbol it must take."""
     options, begin = beam.request.options, beam.request.begin
     if (forced := beam.forced_id(history.step)) != NO_ID:
         candidates.force(row, forced, forced_log_prob)

@@ -269,7 +269,7 @@ class DeviceStepper:
             ),
         }
         if self._has_attention:
-            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state, self._min_queries)
+            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state)
         on_host = [graph_io.CANDIDATE_IDS, graph_io.CANDIDATE_LOG_PROBS, graph_io.FORCED_LOG_PROBS]
         on_host += [graph_io.ATTENTION] if attention and self._has_attention else []
         results = self._step.run(inputs, list(self._next.values()), on_host)

@@ -343,7 +343,7 @@ class OnnxStepper:
         }
         wants_attention = attention and self._has_attention
         if self._has_attention:
-            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state, self._min_queries)
+            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state)
         outputs = self._shapes_of(state, num_candidates, wants_attention)
         log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs, in_place=isinstance(before, Taken))
         self._release(before)
