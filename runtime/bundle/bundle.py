@@ -70,7 +70,8 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
         if number > MAX_EXAMPLES:
             raise ValueError(f"golden.jsonl: more than {MAX_EXAMPLES} examples")
         try:
-            examples.append(GoldenExample.model_validate(reading.parse_json(line)))
+            # As JSON, in which pydantic refuses half a surrogate pair.
+            examples.append(GoldenExample.model_validate_json(json.dumps(reading.parse_json(line))))
         except reading.Unfit as error:
             raise ValueError(f"golden.jsonl: line {number}: {error}") from error
         except ValidationError as error:

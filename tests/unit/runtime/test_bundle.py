@@ -73,6 +73,13 @@ def test_symbols_of_golden_examples_may_be_ends_of_lines() -> None:
     assert parse_golden(golden_text(examples)) == examples and parse_golden("") == ()
 
 
+def test_symbols_of_golden_examples_may_not_be_halves_of_characters() -> None:
+    first, *_ = open_bundle(Path("models/g2p-en")).golden
+    text = golden_text((first,)).replace(f'"{first.target_tokens[0]}"', r'"\ud800"')
+    with pytest.raises(ValueError, match=r"golden\.jsonl: line 1: Invalid JSON"):
+        parse_golden(text)
+
+
 def test_a_bundle_has_examples_to_show() -> None:
     bundle = open_bundle(Path("models/g2p-en"))
     golden = {("".join(example.source_tokens), " ".join(example.target_tokens)) for example in bundle.golden}
