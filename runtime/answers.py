@@ -21,6 +21,7 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.trace import Trace, trace_fields
+from attendant.runtime.errors import some_of
 from attendant.runtime.requests import ReadRequest, shortened
 from attendant.runtime.spans import altered, restored
 from attendant.runtime.stepper import Floats
@@ -204,10 +205,7 @@ def _of_unknown(request: ReadRequest) -> Iterator[str]:
 
 def _shown(symbols: Sequence[str]) -> str:
     """Returns the first few symbols, quoted and escaped, in brackets; an empty text if there are none."""
-    if not symbols:
-        return ""
-    more = [f"and {len(symbols) - MAX_SHOWN_SYMBOLS} more"] if len(symbols) > MAX_SHOWN_SYMBOLS else []
-    return f" ({', '.join([*map(shortened, symbols[:MAX_SHOWN_SYMBOLS]), *more])})"
+    return f" ({some_of([*map(shortened, symbols)], MAX_SHOWN_SYMBOLS)})" if symbols else ""
 
 
 SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)

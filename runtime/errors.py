@@ -81,6 +81,12 @@ def reason_of(error: BaseException) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
+def some_of(parts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Joins the first `most` parts, and the number of the others."""
+    others = len(parts) - most
+    return separator.join([*parts[:most], *([f"and {others} more"] if others > 0 else [])])
+
+
 def some_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Returns printable lines; of more than MAX_LINES only the first, and the number of further lines."""
     shown = [one_line(escaped(line[: MAX_LINE + 1])) for line in lines[:MAX_LINES]]

@@ -26,6 +26,7 @@ from attendant.runtime.decoding.options import (
     scoring_options,
 )
 from attendant.runtime.decoding.trace import max_trace_bytes
+from attendant.runtime.errors import some_of
 from attendant.runtime.spans import Part, parts_of, spell_stand_ins
 
 MAX_SHOWN_VIOLATIONS: Final = 8
@@ -80,9 +81,8 @@ class Violations:
 
 def summary(violations: Sequence[Violation]) -> str:
     """Returns a line with the first MAX_SHOWN_VIOLATIONS violations, and the number of the others."""
-    shown = "; ".join(cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations[:MAX_SHOWN_VIOLATIONS])
-    more = len(violations) - MAX_SHOWN_VIOLATIONS
-    return f"{shown}; and {more} more" if more > 0 else shown
+    lines = [cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations]
+    return some_of(lines, MAX_SHOWN_VIOLATIONS, "; ")
 
 
 def shortened(value: str) -> str:

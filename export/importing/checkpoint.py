@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, some_of
 from attendant.training.model import ModelConfig
 
 PLAIN_KINDS: Final = "biufU"
@@ -96,12 +96,7 @@ def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
 
 def _checkpoints_in(folder: Path, pattern: str) -> str:
     matching = sorted(path.name for path in folder.glob(pattern))
-    return f"one of its checkpoints: {some_of(matching)}" if matching else f"a checkpoint, {pattern}: it has none"
-
-
-def some_of(names: Sequence[str], most: int = 8) -> str:
-    """Returns a list of names; of more than `most` only the first, and the number of further names."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return f"one of its checkpoints: {some_of(matching, 8)}" if matching else f"a checkpoint, {pattern}: it has none"
 
 
 def _unreadable(path: Path, kind: str) -> UserError:
@@ -392,6 +387,5 @@ def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
             kind = value.type() if isinstance(value, Tensor) else type(value).__name__
             wrong.append(f"{name} is of type {kind}, must hold dense floating-point numbers")
     if wrong:
-        more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
-        raise UserError(f"{refusal}: {'; '.join(wrong[:NUM_NAMED])}{more}")
+        raise UserError(f"{refusal}: {some_of(wrong, NUM_NAMED, '; ')}")
     module.load_state_dict(tensors)
