@@ -196,7 +196,7 @@ _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorPr
 
 _REMEDIES: Final[Mapping[str, str]] = {
     "Loop": "a loop may not end; export recurrent layers as LSTM or GRU, or the decoder as a single step",
-    "If": "it chooses what is computed; export without squeeze() of unknown sizes and without Python's if",
+    "If": "it chooses a branch at run time; export without squeeze() of unknown sizes and without Python's if",
     "RandomNormalLike": "export in evaluation mode",
     "RandomUniformLike": "export in evaluation mode",
     "Dropout": "export in evaluation mode",

@@ -39,7 +39,7 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "com.microsoft": frozenset(("DynamicQuantizeLSTM", "MatMulIntegerToFloat")),
 }
 """Domain -> functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because
-it chooses what is computed; other products of integers, because their factors are not bounded here."""
+it chooses a part at run time; other products of integers, because their factors are not bounded here."""
 
 LARGEST_FACTOR: Final = 64
 FACTORS: Final[Mapping[str, tuple[int, ...]]] = {

@@ -9,8 +9,8 @@ inside text, and a literal `</s>` in text is text.
 
 The library's format can describe far more than the tokenizers of models need: a normalizer that replaces a character
 by ten, six times, makes a million characters of it. So only components that the recipes and importers use are
-accepted, and each may make a text only a little longer. `Tokenizer.check_encoding` measures what expressions can
-still do.
+accepted, and each may make a text only a little longer. `Tokenizer.check_encoding` measures the growth by
+expressions.
 """
 
 import base64
