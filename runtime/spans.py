@@ -212,6 +212,9 @@ def _places(text: str, matches: Sequence[re.Match[str]]) -> list[Place]:
     for match in matches:
         begin, end = match.span()
         last_begin, last_end = places[-1] if places else (0, 0)
+        if begin < last_end:
+            # The mark after the last span begins this one.
+            last_begin, last_end = places[-1] = last_begin + 1, last_end - 1
         if places and text[last_end:begin] == ":" and not {text[last_begin], text[begin]} & {*"<[]"}:
             places[-1] = (last_begin, end)
             continue

@@ -81,6 +81,13 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
     assert [f"{{{number}}}" in part.text for number in range(1, len(spans) + 1)] == [True] * len(spans)
 
 
+def test_no_character_is_in_two_spans() -> None:
+    """A mark that a span is protected with may begin the next one: U+FE0F makes it an emoji."""
+    text = "a «<b>»\ufe0f c"
+    (part,) = parts_of(text, split=False, protect=True)
+    assert (part.text, part.spans) == ("a «{1}{2} c", ("<b>", "»\ufe0f"))
+
+
 def test_names_are_protected_only_where_spans_are_few() -> None:
     (few,), (many,) = (parts_of(f"a_b, c.txt{' %s' * number} 1.2.3", split=False, protect=True) for number in (5, 6))
     assert few.text == "{1}, {2} {3} {4} {5} {6} {7} {8}"
