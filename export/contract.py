@@ -161,6 +161,72 @@ class _Batch(NamedTuple):
     logits: Tensor
 
 
+class _Watch:
+    """Watches the calls of a module: errors get the user's own line, and state that stays on the module is found.
+
+    An attribute may be set in a call and read later in that call. If a call reads it first, it is state.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._parts, self._files = set(map(id, module.modules())), _files_of(module)
+        self._places: dict[tuple[int, str], str] = {}
+        """Attributes of parts of the module that calls have set -> the user's own line."""
+        self._read: set[tuple[int, str]] = set()
+        """Names that calls have read before they set them."""
+
+    @contextlib.contextmanager
+    def call(self, call: str, reaching: str = "") -> Iterator[None]:
+        """Raises UserError, naming the user's own line, if a call of the module fails, or reads an attribute that
+        another call has set. `reaching` names the largest id, for errors of indices.
+        """
+        with self._recorded():
+            try:
+                yield
+            except UserError:
+                raise
+            except Exception as error:
+                where = line_in(error, self._files)
+                remedy = _remedy(error, call, where, reaching)
+                raise UserError(
+                    f"{type(self.module).__name__}.{call} failed: {reason_of(error)}{where}{remedy and '; '}{remedy}"
+                ) from None
+        for (_, name), place in [item for item in self._places.items() if item[0] in self._read]:
+            raise UserError(
+                f"{type(self.module).__name__} keeps self.{name}, set at {place}, for another call: state must not "
+                "stay on the module, since rows of many requests take turns: return it from encode, and from step as "
+                "row state"
+            )
+
+    @contextlib.contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """Records within a block, which is one call, what it sets and reads."""
+        own: set[tuple[int, str]] = set()
+        cls: Any = nn.Module
+        plain = cls.__setattr__
+
+        def record_set(part: nn.Module, name: str, value: Any) -> None:
+            # torch's own layers keep results, and lazy ones become others in their first call.
+            if id(part) in self._parts and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+                lines = [frame for frame in traceback.extract_stack() if frame.filename in self._files]
+                place = f"{_short(lines[-1].filename)}:{lines[-1].lineno}" if lines else "an unknown line"
+                self._places[id(part), name] = place
+                own.add((id(part), name))
+            plain(part, name, value)
+
+        def record_read(part: nn.Module, name: str) -> Any:
+            if (key := (id(part), name)) not in own and key[0] in self._parts:
+                self._read.add(key)
+            return object.__getattribute__(part, name)
+
+        cls.__setattr__, cls.__getattribute__ = record_set, record_read
+        try:
+            yield
+        finally:
+            cls.__setattr__ = plain
+            del cls.__getattribute__
+
+
 def tried(
     module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int, max_target_tokens: int
 ) -> Trial:
@@ -169,7 +235,8 @@ def tried(
     """
     generator = torch.Generator().manual_seed(0)
     sizes = *((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)
-    batches = [_tried_batch(module, source, target, *size, generator) for size in sizes]
+    watch = _Watch(module)
+    batches = [_tried_batch(watch, source, target, *size, generator) for size in sizes]
     last = batches[-1].tensors
     for batch in batches:
         _refuse_other_names(f"{type(module).__name__}.encode", batch.tensors, last)
@@ -197,23 +264,24 @@ def tried(
     if sources_only:
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
-    _try_steps(module, last, max_target_tokens)
-    encode_alone = _tried_padded(module, last, positional, max_positions)
+    _try_steps(watch, last, max_target_tokens)
+    encode_alone = _tried_padded(watch, last, positional, max_positions)
     has_bans = any(bool(batch.logits.isneginf().any()) for batch in batches)
     return Trial(tuple(state), positional, on_padding, has_bans, encode_alone)
 
 
 def _tried_batch(
-    module: UserModule, source: Vocabulary, target: Vocabulary, num_sources: int, width: int, generator: torch.Generator
+    watch: _Watch, source: Vocabulary, target: Vocabulary, num_sources: int, width: int, generator: torch.Generator
 ) -> _Batch:
     """Encodes sources of decreasing lengths, and steps two rows of each."""
+    module: UserModule = watch.module
     lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
     ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
     # The largest ids, too.
     ids[0, 0] = source.num_module_ids - 1
     case = f"{num_sources} sources of {width} positions"
     reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
-    with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
+    with watch.call(f"encode, called with {case},", reaching), torch.no_grad():
         tensors = module.encode(ids, lengths)
         _check_state(module, tensors, num_sources, case)
         again, first = module.encode(ids, lengths), module.encode(ids[:1], lengths[:1])
@@ -223,7 +291,7 @@ def _tried_batch(
     twice = {name: tensor.repeat_interleave(2, 0) for name, tensor in tensors.items()}
     rows = {name: twice.pop(name) for name in module.row_state}
     reaching = f"ids reach {target.num_module_ids - 1}, as in target_tokenizer"
-    with _watched(module, f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
+    with watch.call(f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
         versions = {name: tensor._version for name, tensor in (rows | twice).items()}
         stepped = step_gathered(module, previous, rows, twice)
         if changed := [name for name, tensor in (rows | twice).items() if tensor._version != versions[name]]:
@@ -269,17 +337,18 @@ def _refuse_other_names(name: str, state: State, other: State) -> None:
         raise UserError(f"{name} returns {differing[0]} only for some batches: return the same names for every batch")
 
 
-def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> None:
+def _try_steps(watch: _Watch, tensors: State, max_target_tokens: int) -> None:
     """Steps a row to the end of the longest target if its state may count the steps, as for learned positions. Raises
     UserError if the module fails.
     """
+    module: UserModule = watch.module
     sources = dict(tensors)
     rows: State = {name: sources.pop(name) for name in module.row_state}
     if all(tensor.is_floating_point() for tensor in rows.values()):
         return
     call = f"step, called {max_target_tokens + 1} times in turn,"
     try:
-        with _watched(module, call, f"steps reach {max_target_tokens}"), torch.no_grad():
+        with watch.call(call, f"steps reach {max_target_tokens}"), torch.no_grad():
             for _ in range(max_target_tokens + 1):
                 _, rows, _ = step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, sources)
     except UserError as error:
@@ -289,14 +358,15 @@ def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> No
         ) from None
 
 
-def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
+def _tried_padded(watch: _Watch, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
     """Runs a module's step on the longest source, whose state is `tensors`, with as much padding as servers add, and
     its encoder on a source of that width; returns Trial.encode_alone.
     """
+    module: UserModule = watch.module
     width = padded_width(max_positions)
     wide = {name: widened(tensor, positional.get(name), width) for name, tensor in tensors.items()}
     rows = {name: wide.pop(name) for name in module.row_state}
-    with _watched(module, f"step, called with a source padded to {width} positions,"), torch.no_grad():
+    with watch.call(f"step, called with a source padded to {width} positions,"), torch.no_grad():
         step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, wide)
     try:
         with torch.no_grad():
@@ -439,43 +509,6 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
         raise UserError("step returns attention below 0: return the weights after the softmax, or None")
 
 
-@contextlib.contextmanager
-def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
-    """Raises UserError, naming the user's own line, if a call of a module fails or sets an attribute of the module.
-    `reaching` names the largest id, for errors of indices.
-    """
-    parts, files = set(map(id, module.modules())), _files_of(module)
-    kept: list[str] = []
-    plain = nn.Module.__setattr__
-
-    def recorded(self: nn.Module, name: str, value: Any) -> None:
-        # torch's own layers keep results, and lazy ones become others in their first call.
-        if id(self) in parts and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
-            own = [frame for frame in traceback.extract_stack() if frame.filename in files]
-            place = f"{_short(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
-            kept.append(f"self.{name} at {place}")
-        plain(self, name, value)
-
-    nn.Module.__setattr__ = recorded  # type: ignore[method-assign]
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        where = line_in(error, files)
-        remedy = _remedy(error, call, where, reaching)
-        raise UserError(
-            f"{type(module).__name__}.{call} failed: {reason_of(error)}{where}{remedy and '; '}{remedy}"
-        ) from None
-    finally:
-        nn.Module.__setattr__ = plain  # type: ignore[method-assign]
-    if kept:
-        raise UserError(
-            f"{type(module).__name__}.{call} keeps {kept[0]}: state must not stay on the module, since rows of many "
-            "requests take turns: return it from encode, and from step as row state"
-        )
-
-
 def _remedy(error: Exception, call: str, where: str, reaching: str) -> str:
     """Returns the remedy for an error of a module's call, which was at a line of the user's own, `where`."""
     if isinstance(error, TypeError) and not where:
@@ -575,5 +608,5 @@ def explained(error: Exception, module: Any) -> UserError:
             "(docs/export-your-own.md#cells-of-your-own), and F.one_hot(x, size) by x[..., None] == torch.arange(size)"
         )
     else:
-        remedy = "torch.export can't trace this; write it with operations on tensors, without .data"
+        remedy = "torch.export can't trace this; write it with operations on tensors"
     return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

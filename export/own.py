@@ -57,9 +57,9 @@ class Lengths:
 
     @contextlib.contextmanager
     def known(self, lengths: Tensor | None, width: Any) -> Iterator[None]:
-        """Sets lengths [B] and width S within a block, and replaces torch's recurrent layers and packing there."""
+        """Sets lengths [B] and width S within a block, and replaces torch's recurrent layers, packing and `data`."""
         self._value, self._width = lengths, width
-        with _packing_replaced(), _recurrence_replaced(self):
+        with _packing_replaced(), _recurrence_replaced(self), _data_detached():
             try:
                 yield
             finally:
@@ -118,6 +118,29 @@ def _packing_replaced() -> Iterator[None]:
     finally:
         for namespace, name, value in places:
             namespace[name] = value
+
+
+@contextlib.contextmanager
+def _data_detached() -> Iterator[None]:
+    """Replaces a tensor's `data` by `detach()`: torch.export takes `data` for a constant of the example's size."""
+    tensor: Any = torch.Tensor
+    tensor.data = property(tensor.detach, tensor.data.__set__)
+    try:
+        yield
+    finally:
+        del tensor.data
+
+
+@contextlib.contextmanager
+def _attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Restores the attributes of a module's parts after a block: torch.export refuses tensors that stay there."""
+    kept = [(part, dict(vars(part))) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, attributes in kept:
+            vars(part).clear()
+            vars(part).update(attributes)
 
 
 CELLS: Final[Mapping[str, CellKind]] = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}
@@ -259,7 +282,7 @@ class WrappedModel(nn.Module):
         """Encodes sources; see Seq2Seq.encode."""
         own = self.source_ids_of[source_ids]
         if torch.compiler.is_exporting():
-            with self._lengths.known(source_lengths, own.shape[1]):
+            with self._tracing(source_lengths, own.shape[1]):
                 tensors = dict(cast(Seq2SeqModule, self.traced).encode(own, source_lengths))
         else:
             tensors = self._encoded_unpadded(own, source_lengths)
@@ -267,6 +290,12 @@ class WrappedModel(nn.Module):
             tensors[VALID] = torch.arange(own.shape[1], device=own.device) < source_lengths.unsqueeze(1)
         rows = {name: tensors[name] for name in self.row_names}
         return Encoded(rows, {name: tensor for name, tensor in tensors.items() if name not in rows})
+
+    @contextlib.contextmanager
+    def _tracing(self, lengths: Tensor | None, width: Any) -> Iterator[None]:
+        """Prepares the copy for a call within a trace."""
+        with self._lengths.known(lengths, width), _attributes_restored(self.traced):
+            yield
 
     def _encoded_unpadded(self, source_ids: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         (module,) = self._naive
@@ -291,7 +320,7 @@ class WrappedModel(nn.Module):
         module = cast(UserModule, self.traced) if is_traced else self._naive[0]
         own = self.target_ids_of[previous_ids]
         if not self.has_sources:
-            with self._lengths.known(None, None) if is_traced else contextlib.nullcontext():
+            with self._tracing(None, None) if is_traced else contextlib.nullcontext():
                 logits, rows, _ = step_gathered(module, own, row_tensors, {})
             return self._ordered(logits), dict(rows), None
         assert source_rows is not None
@@ -307,7 +336,7 @@ class WrappedModel(nn.Module):
             arguments: tuple[Any, ...] = (padded, source_rows, row_slots)
             if not is_shared:
                 arguments = ({name: tensor[row_sources] for name, tensor in padded.items()},)
-            with self._lengths.known((valid_sources if is_shared else valid).sum(1), valid.shape[1]):
+            with self._tracing((valid_sources if is_shared else valid).sum(1), valid.shape[1]):
                 logits, rows, weights = cast(Any, module).step(own, dict(row_tensors), *arguments)
         weights = valid.float() * 0.0 if weights is None else weights.float() * valid
         return self._ordered(logits), dict(rows), weights

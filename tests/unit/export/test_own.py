@@ -130,7 +130,7 @@ class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
     TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan,
     and recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the
-    dictionary that it got.
+    dictionary that it got, and sets an attribute before it reads it, as attention does with `set_mask`.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -169,7 +169,9 @@ class Unusual(nn.Module):
         output, hidden = self.decoder(embedded[None], row_state["hidden"].transpose(0, 1).contiguous())
         scores = output[0][:, None] @ source_state["columns"] + source_state["scores"]
         scores = scores.squeeze(1) - row_state["earlier"].sum(1)
-        weights = torch.softmax(scores.masked_fill(source_state["padding"], -1e4), -1)
+        self.padding = source_state["padding"]
+        scores.data.masked_fill_(self.padding, -1e4)
+        weights = torch.softmax(scores, -1)
         context = (source_state["columns"] @ weights[..., None]).squeeze(2)
         logits = 3 * self.out(torch.cat([output[0], context], -1)) + row_state["count"][:, None]
         row_state["earlier"] = torch.stack([weights, row_state["earlier"][:, 0]], 1)
@@ -244,8 +246,20 @@ def changed(change: Callable[[TutorialTranslator], object], **attributes: object
 
 
 class KeepsState(TutorialTranslator):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        self.last = state["hidden"]  # the mistake
+        return state
+
     def step(self, previous_ids, row_state, source_state):
-        self.last = previous_ids  # the mistake
+        return super().step(previous_ids, {"hidden": self.last[:1].expand_as(row_state["hidden"])}, source_state)
+
+
+class Counts(TutorialTranslator):
+    num_steps = 0
+
+    def step(self, previous_ids, row_state, source_state):
+        self.num_steps += 1  # the mistake
         return super().step(previous_ids, row_state, source_state)
 
 
@@ -389,7 +403,8 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (KeepsState, r"KeepsState\.step, .* keeps self\.last at \S*test_own\.py:{line}: .* return it"),
+        (KeepsState, r"KeepsState keeps self\.last, set at \S*test_own\.py:{line}, for another call: .* return it"),
+        (Counts, r"Counts keeps self\.num_steps, set at \S*test_own\.py:{line}, for another call: .* return it"),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
         (LoopsOverPositions, r"traced.*: the number of positions is frozen .*, a loop over positions by nn\.LSTM"),
         (LoopsOverRows, r"can't be traced.*: the number of rows is frozen .* replace a loop over sources or rows by"),
