@@ -146,20 +146,16 @@ class Subject:
 
 
 def _ids(field: str, value: str | Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    if isinstance(value, str):
-        if not tokenizer.takes_texts:
-            raise UserError(
-                f"{field}: is a text, must be tokens: this model's texts are segmented by its user's program"
-            )
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{field}: is {shown(value)}, must be a text without half a surrogate pair") from None
-        return list(tokenizer.encode(value))
+    is_text = isinstance(value, str)
+    if is_text and not tokenizer.takes_texts:
+        raise UserError(f"{field}: is a text, must be tokens: this model's texts are segmented by its user's program")
     if not isinstance(value, Sequence) or not all(isinstance(token, str) for token in value):
         raise UserError(f"{field}: is {shown(value)}, must be a text or a list of tokens")
     try:
-        return list(tokenizer.ids_of(value))
+        "".join(value).encode()
+        return tokenizer.encode(str(value)) if is_text else tokenizer.ids_of(value)
+    except UnicodeEncodeError:
+        raise UserError(f"{field}: is {shown(value)}, must be a text without half a surrogate pair") from None
     except UnknownTokenError as error:
         unknown = ", ".join(repr(value[place]) for place in error.positions[:4])
         raise UserError(f"{field}: has tokens that are not in the vocabulary: {unknown}") from None

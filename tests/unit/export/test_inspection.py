@@ -122,6 +122,7 @@ def test_inspecting_int8_shows_values_that_are_not_quantized() -> None:
         ({"source": "..."}, r"source: is '\.\.\.', of which normalization leaves nothing"),
         ({"source": "3", "target": [3]}, r"target: is \[3\], must be a text or a list of tokens"),
         ({"source": "\ud800"}, r"source: is '\\ud800', must be a text without half a surrogate pair"),
+        ({"source": "3", "target": ["\ud800"]}, r"target: is \['\\ud800'\], must be a text without half a surrogate"),
         ({"source": "3", "checkpoint": "last"}, "checkpoint: is last, must be None: the bundle"),
         ({"source": ["§"]}, r"source: has tokens that are not in the vocabulary: '§'"),
         ({"source": "3", "masked_source_positions": [9]}, r"masked_source_positions: is \[9\], must be positions"),
