@@ -40,7 +40,7 @@ class Decoder:
 
     Attributes:
         name, about: as in `System`.
-        command: makes what is missing; returns the command of a worker process, which answers jobs (job.py). Raises
+        command: makes missing files; returns the command of a worker process, which answers jobs (job.py). Raises
             Unavailable.
         num_workers: processes that share each job.
         batch_sizes: candidates; the fastest is the system's best setting.

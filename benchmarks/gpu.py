@@ -90,7 +90,14 @@ def _steps(context: Context, per_source: int) -> Part:
                     return {}
                 try:
                     step = stepping(made(), count // per_source, per_source, context.workload.num_tokens)
-                    return {"ms": time_step(step, context.visit_seconds / 5)}
+                    for _ in range(WARM_STEPS):
+                        step()
+                    seconds: list[float] = []
+                    while sum(seconds) < context.visit_seconds / 5 or len(seconds) < 3:
+                        began = time.perf_counter()
+                        step()
+                        seconds.append(time.perf_counter() - began)
+                    return {"ms": 1000 * median(seconds)}
                 except (AssertionError, RuntimeError) as error:  # of PyTorch: the other systems keep their rows
                     raise Unavailable(one_line(str(error))) from error
 
@@ -124,18 +131,6 @@ def _torch_stepper(context: Context, precision: Precision, *, compiled: bool = F
         half = torch.autocast(context.options.provider, dtype=torch.float16)
         stepper.encode, stepper.step = half(stepper.encode), half(stepper.step)
     return cast(Stepper, stepper)
-
-
-def time_step(step: Callable[[], None], num_seconds: float) -> float:
-    """Returns the median time of a step in ms."""
-    for _ in range(WARM_STEPS):
-        step()
-    seconds: list[float] = []
-    while sum(seconds) < num_seconds or len(seconds) < 3:
-        began = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - began)
-    return 1000 * median(seconds)
 
 
 def stepping(stepper: Stepper, num_sources: int, per_source: int, num_tokens: int) -> Callable[[], None]:

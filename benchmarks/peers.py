@@ -166,22 +166,13 @@ def _closed(context: Context, work: Work, clients: Sequence[int]) -> Part:
 
 
 def _triton(context: Context, work: Work, batch_size: int) -> Server:
+    """Returns a server whose requests have padded sources, because Triton batches only equal shapes."""
+
     def command() -> list[str]:
         python, folder = ENVIRONMENTS["triton"].install(context.cache), plain_folder(context, "int8")
         sizes = {"num_instances": NUM_WORKERS, "batch_size": batch_size}
         return program("programs:serve_triton", python, folder=folder, **sizes)
 
-    return Server(
-        name=f"NVIDIA Triton, batches up to {batch_size}",
-        command=command,
-        requests=triton_requests(work),
-        method="/inference.GRPCInferenceService/ModelInfer",
-        about=f"{ENVIRONMENTS['triton'].package}, {NUM_WORKERS} instances of the plain int8 loop",
-    )
-
-
-def triton_requests(work: Work) -> list[bytes]:
-    """Returns requests with padded sources, because Triton batches only equal shapes."""
     longest, requests = max(len(source) for source, _ in work), []
     for source, num_steps in work:
         values = {"source_ids": source + [0] * (longest - len(source)), "num_steps": [num_steps]}
@@ -191,13 +182,19 @@ def triton_requests(work: Work) -> list[bytes]:
             raw_input_contents=[np.array(ids, "<i8").tobytes() for ids in values.values()],
         )
         requests.append(request.SerializeToString())
-    return requests
+    return Server(
+        name=f"NVIDIA Triton, batches up to {batch_size}",
+        command=command,
+        requests=requests,
+        method="/inference.GRPCInferenceService/ModelInfer",
+        about=f"{ENVIRONMENTS['triton'].package}, {NUM_WORKERS} instances of the plain int8 loop",
+    )
 
 
 def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
     model, options = TRANSFORMERS[SERVED_TRANSFORMER], {"num_workers": NUM_WORKERS, "batch_size": batch_size}
     return Server(
-        name=f"CTranslate2 {SERVED_TRANSFORMER} behind grpc.aio, batches up to {batch_size}",
+        name=f"CTranslate2 {SERVED_TRANSFORMER} with grpc.aio, batches up to {batch_size}",
         command=partial(peer_program, context, "ctranslate2", "serve", model, **options),
         requests=[f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in work],
         method="/benchmarks.CTranslate2/Translate",

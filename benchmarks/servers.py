@@ -37,8 +37,8 @@ class Server:
 
     Attributes:
         name, about: as in `System`.
-        command: makes what is missing; returns the command, which prints `serving on HOST:PORT` when it is ready, and
-            may add `metrics on HOST:PORT`. Raises Unavailable.
+        command: makes missing files; returns the command, which prints `serving on HOST:PORT` when it is ready, and may
+            add `metrics on HOST:PORT`. Raises Unavailable.
         requests: serialized; the load generator sends them in turn.
         method: the full path of its unary call.
     """
