@@ -4,9 +4,9 @@
     bundle = attendant.export_run(run, "bundles/mine")
     print(attendant.load(bundle).generate("a source", beam_size=4).best.text)
 
-The packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`, `recipes`); this
-folder links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why. Each is imported when
-it is first asked for.
+The packages of this folder are links to folders at the top of the repository (`runtime`, `training`, `export`,
+`server`, `recipes`), so that only `attendant.*` is installed; CONTRIBUTING.md has the reasons. Each package is imported
+at its first use.
 """
 
 import importlib as _importlib
@@ -33,29 +33,24 @@ if _typing.TYPE_CHECKING:
 
 _PACKAGES = {"export", "runtime", "server", "training"}
 
-# By the place of each name: the package under `attendant`, and the extras of the distribution that it needs.
+# The module under `attendant` of each name, and the extras of the distribution that it needs.
 _PLACES = {
     "export_model": ("export.model", "cpu,export"),
-    "export_run": ("export.commands", "cpu,export"),
-    "ExportedBundle": ("export.commands", "cpu,export"),
+    **dict.fromkeys(("export_run", "ExportedBundle"), ("export.commands", "cpu,export")),
     "inspect": ("export.inspection", "cpu"),
-    "verify": ("export.published", "cpu"),
-    "Check": ("export.published", "cpu"),
+    **dict.fromkeys(("verify", "Check"), ("export.published", "cpu")),
     "VerificationFailed": ("runtime.errors", "cpu"),
-    "evaluate": ("training.library.evaluation", "cpu,training"),
+    **dict.fromkeys(("evaluate", "report"), ("training.library.evaluation", "cpu,training")),
     "Results": ("training.library.results", "cpu,training"),
-    "report": ("training.library.evaluation", "cpu,training"),
-    "train": ("training.library.training", "cpu,training"),
-    "TrainedRun": ("training.library.training", "cpu,training"),
-    "Record": ("training.loop.callbacks", "cpu,training"),
-    "StepProgress": ("training.loop.callbacks", "cpu,training"),
-    "TrainingCallback": ("training.loop.callbacks", "cpu,training"),
-    "TrainingStart": ("training.loop.callbacks", "cpu,training"),
+    **dict.fromkeys(("train", "TrainedRun"), ("training.library.training", "cpu,training")),
+    **dict.fromkeys(
+        ("Record", "StepProgress", "TrainingCallback", "TrainingStart"), ("training.loop.callbacks", "cpu,training")
+    ),
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """A package, or what the library offers by that name."""
+    """Returns a package, or the library's object of that name."""
     if name in _PACKAGES:
         return _importlib.import_module(f"attendant.{name}")
     if name in _PLACES:
@@ -64,7 +59,7 @@ def __getattr__(name: str) -> _typing.Any:
             return getattr(_importlib.import_module(f"attendant.{place}"), name)
         except ModuleNotFoundError as missing:
             return _needing(missing, name, extras)
-    # What Python and its tools look for is not worth an import.
+    # Names that Python and its tools look up are not worth an import.
     if name == "__all__" or not name.startswith("_"):
         library = _importlib.import_module("attendant.server.library")
         if name in ("__all__", *library.__all__):

