@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Final, Literal, Self
 
 import torch
@@ -110,21 +111,19 @@ class ScheduleConfig(Table):
         return self
 
 
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """The share of the peak learning rate at each step.
 
     With a time limit, linear, cosine and one_cycle follow the greater progress, of steps or of time. So the rate has
-    fallen at the end even if the machine is too slow for the planned steps.
+    fallen at the end even if the machine is too slow for the planned steps. They need one of the run's limits.
     """
 
-    def __init__(
-        self, config: ScheduleConfig, *, steps_of_an_epoch: int, max_steps: int | None, max_seconds: float | None
-    ) -> None:
-        """Takes the run's limits, of which linear, cosine and one_cycle need one."""
-        self._config = config
-        self._steps_of_an_epoch = steps_of_an_epoch
-        self._max_steps = max_steps
-        self._max_seconds = max_seconds
+    config: ScheduleConfig
+    _: KW_ONLY
+    steps_of_an_epoch: int
+    max_steps: int | None
+    max_seconds: float | None
 
     def factor(self, step: int, seconds: float, plateau_factor: float = 1.0) -> float:
         """Returns the share for the step after `step` finished ones, `seconds` into the training.
@@ -132,7 +131,7 @@ class Schedule:
         Args:
             plateau_factor: the product of all results of `plateau_fall`.
         """
-        config = self._config
+        config = self.config
         rise = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
         match config.kind:
             case "constant":
@@ -140,7 +139,7 @@ class Schedule:
             case "plateau":
                 return rise * plateau_factor
             case "milestones":
-                num_passed = sum(step >= milestone * self._steps_of_an_epoch for milestone in config.milestones)
+                num_passed = sum(step >= milestone * self.steps_of_an_epoch for milestone in config.milestones)
                 return rise * config.factor**num_passed
             case "inverse_sqrt":
                 return rise * min(1.0, math.sqrt(config.warmup_steps / (step + 1)))
@@ -153,20 +152,20 @@ class Schedule:
 
     def plateau_fall(self, num_flat: int) -> float:
         """Returns the factor of plateau's rate after `num_flat` validations in a row without a new best."""
-        falls = self._config.kind == "plateau" and num_flat > 0 and num_flat % (self._config.patience + 1) == 0
-        return self._config.factor if falls else 1.0
+        falls = self.config.kind == "plateau" and num_flat > 0 and num_flat % (self.config.patience + 1) == 0
+        return self.config.factor if falls else 1.0
 
     def _cycle(self, done: float) -> float:
         if done < CYCLE_RISE:
             return CYCLE_START + (1.0 - CYCLE_START) * (1.0 - math.cos(math.pi * done / CYCLE_RISE)) / 2
-        final, fallen = self._config.final_factor, (done - CYCLE_RISE) / (1.0 - CYCLE_RISE)
+        final, fallen = self.config.final_factor, (done - CYCLE_RISE) / (1.0 - CYCLE_RISE)
         return final + (1.0 - final) * (1.0 + math.cos(math.pi * fallen)) / 2
 
     def progress(self, step: int, seconds: float) -> float:
         """Returns the training's progress from its warm-up's end, 0, to its limit, 1; 0 without a limit."""
-        warmup = self._config.warmup_steps
-        by_steps = (step - warmup) / max(1, self._max_steps - warmup) if self._max_steps is not None else 0.0
-        by_time = seconds / self._max_seconds if self._max_seconds is not None else 0.0
+        warmup = self.config.warmup_steps
+        by_steps = (step - warmup) / max(1, self.max_steps - warmup) if self.max_steps is not None else 0.0
+        by_time = seconds / self.max_seconds if self.max_seconds is not None else 0.0
         return min(1.0, max(0.0, by_steps, by_time))
 
 

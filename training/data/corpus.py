@@ -16,7 +16,7 @@ import math
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -140,6 +140,7 @@ class Corpus:
         return len(self.sources)
 
 
+@dataclass(slots=True)
 class PairEncoder:
     """Tokenizes pairs and leaves out those that are too long, or of too unequal lengths.
 
@@ -148,21 +149,15 @@ class PairEncoder:
         num_target_words: words of the targets that were kept, as perplexity counts them.
     """
 
-    def __init__(
-        self,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        config: DataConfig,
-        *,
-        append_eos: bool,
-        split: Split = "train",
-    ) -> None:
-        self._source_tokenizer = source_tokenizer
-        self._target_tokenizer = target_tokenizer
-        self._config = config
-        self._append_eos = append_eos
-        self._split = split
-        self.num_too_long = self.num_unequal = self.num_target_words = 0
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    config: DataConfig
+    _: KW_ONLY
+    append_eos: bool
+    split: Split = "train"
+    num_too_long: int = 0
+    num_unequal: int = 0
+    num_target_words: int = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
         """Yields the ids of source and target, pair by pair; at most a chunk of them is in memory.
@@ -170,9 +165,9 @@ class PairEncoder:
         Raises:
             UserError: no pair is left at the end.
         """
-        config, num_pairs, num_kept = self._config, 0, 0
-        max_source_characters = self._source_tokenizer.max_characters(config.max_source_tokens)
-        max_target_characters = self._target_tokenizer.max_characters(config.max_target_tokens)
+        config, num_pairs, num_kept = self.config, 0, 0
+        max_source_characters = self.source_tokenizer.max_characters(config.max_source_tokens)
+        max_target_characters = self.target_tokenizer.max_characters(config.max_target_tokens)
         for read in in_chunks(pairs):
             num_pairs += len(read)
             # A text of megabytes takes seconds to tokenize: its number of characters shows that it is too long.
@@ -183,10 +178,10 @@ class PairEncoder:
             ]
             self.num_too_long += len(read) - len(chunk)
             sources = [pair.source for pair in chunk]
-            source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
-            target_ids = self._target_tokenizer.encode_batch([pair.target for pair in chunk])
+            source_ids = encode_source(self.source_tokenizer, sources, append_eos=self.append_eos)
+            target_ids = self.target_tokenizer.encode_batch([pair.target for pair in chunk])
             for pair, source, target in zip(chunk, source_ids, target_ids, strict=True):
-                if self._keeps(pair.source, len(source) - self._append_eos, len(target)):
+                if self._keeps(pair.source, len(source) - self.append_eos, len(target)):
                     num_kept += 1
                     self.num_target_words += num_words_and_end(pair.target)
                     yield source, target
@@ -200,12 +195,12 @@ class PairEncoder:
                 limits.append(f"in a ratio of at most {config.max_length_ratio:g}")
                 remedies.append("data.max_length_ratio")
             raise UserError(
-                f"none of the {num_pairs} pairs of data.{self._split} has {' '.join(limits)}: raise "
+                f"none of the {num_pairs} pairs of data.{self.split} has {' '.join(limits)}: raise "
                 f"{' or '.join(remedies)}"
             )
 
     def _keeps(self, source: str, source_length: int, target_length: int) -> bool:
-        config = self._config
+        config = self.config
         shorter, longer = sorted((source_length, target_length))
         # A text that a normalizer empties has nothing to attend to.
         if (

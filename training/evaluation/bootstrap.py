@@ -11,7 +11,7 @@ is a paired one (section 4).
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -163,7 +163,7 @@ def by_length(
         inside = np.flatnonzero(places == place)
         if not len(inside):
             continue
-        part = statistics.take(inside)
+        part = replace(statistics, rows=statistics.rows[inside])
         bins.append(
             LengthBin(
                 low=edges[place - 1] + 1 if place else 1,

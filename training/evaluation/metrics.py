@@ -10,7 +10,7 @@ N examples, F numbers per example.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, Final, Literal, get_args
@@ -90,10 +90,6 @@ class Statistics:
         BLEU is 0 for a sentence that shares no word with its reference, and coarse otherwise: to rank take chrF.
         """
         return np.array([self.value_of(row) for row in self.rows])
-
-    def take(self, indices: NDArray[np.intp]) -> "Statistics":
-        """Returns the statistics of the examples with these indices [n]."""
-        return replace(self, rows=self.rows[indices])
 
 
 def take_statistics(

@@ -203,7 +203,8 @@ class Trainer:
     def _validate(self) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
-        self._guard.check_validation(values["loss"], f"step {state.step}")
+        if not math.isfinite(values["loss"]):  # these weights must not be published
+            raise UserError(f"step {state.step}: the loss of validation is {values['loss']:g}. {REMEDY}")
         self._update_seconds()
         state.validated_step = state.step
         improved = is_better(metric, values[metric], state.best_value, loss=values["loss"], best_loss=state.best_loss)
@@ -318,11 +319,6 @@ class Guard:
                 f"diverges, at a learning rate of {learning_rate:.3g}. {REMEDY}; training.divergence_updates = 0 lets "
                 "it go on"
             )
-
-    def check_validation(self, loss: float, place: str) -> None:
-        """Checks weights before they are published. Raises UserError: their loss is not finite."""
-        if not math.isfinite(loss):
-            raise UserError(f"{place}: the loss of validation is {loss:g}. {REMEDY}")
 
     def _diverges(self, loss: float) -> bool:
         state = self._state

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import torch
@@ -155,7 +156,7 @@ class Gradient:
     """The outcome of a backward pass, before the weights change.
 
     Attributes:
-        loss: loss of `Objective`, mean over all target tokens of all batches and processes, in nats.
+        loss: `training_loss`, mean over all target tokens of all batches and processes, in nats.
         cross_entropy: the same mean of the true symbols alone, without label smoothing, teachers and coverage.
         norm: norm of the gradient before it is clipped.
         overflowed: the gradient left fp16's range, which is expected now and then: this update is skipped, and the loss
@@ -168,41 +169,37 @@ class Gradient:
     overflowed: bool
 
 
-class Objective:
-    """The loss that training minimizes; `coverage_loss` is the weight of `repeated_attention`."""
+def training_loss(
+    model: Seq2Seq, batch: Batch, *, label_smoothing: float, coverage_loss: float = 0.0, sampling: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Computes the loss of a batch's target tokens (training/kernels/loss.py).
 
-    def __init__(self, model: Seq2Seq, *, label_smoothing: float, coverage_loss: float = 0.0) -> None:
-        self._model = model
-        self._label_smoothing = label_smoothing
-        self._coverage_loss = coverage_loss
+    Args:
+        coverage_loss: the weight of `repeated_attention`.
+        sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
 
-    def __call__(self, batch: Batch, sampling: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Computes the smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the target tokens.
-
-        Args:
-            sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
-
-        Returns:
-            their sum in nats, a scalar; and the cross-entropy of the true symbols alone, which has no gradient.
-        """
-        forced = self._model.teacher_forcing(
-            batch.source_ids,
-            batch.source_lengths,
-            sampled_inputs(self._model, batch, sampling) if sampling else batch.previous_ids,
-            batch.positions,
-            keep_attention=self._coverage_loss > 0,
-        )
-        loss, true_loss = output_loss(
-            forced.readouts,
-            *self._model.output_layer(),
-            batch.target_ids,
-            label_smoothing=self._label_smoothing,
-            soft_targets=batch.soft_targets,
-            copies=forced.copies,
-        )
-        if self._coverage_loss > 0 and forced.weights is not None:
-            loss = loss + self._coverage_loss * repeated_attention(forced.weights, batch.positions)
-        return loss, true_loss
+    Returns:
+        the sum of smoothed cross-entropy and coverage loss in nats, a scalar; and the cross-entropy of the true symbols
+        alone, which has no gradient.
+    """
+    forced = model.teacher_forcing(
+        batch.source_ids,
+        batch.source_lengths,
+        sampled_inputs(model, batch, sampling) if sampling else batch.previous_ids,
+        batch.positions,
+        keep_attention=coverage_loss > 0,
+    )
+    loss, true_loss = output_loss(
+        forced.readouts,
+        *model.output_layer(),
+        batch.target_ids,
+        label_smoothing=label_smoothing,
+        soft_targets=batch.soft_targets,
+        copies=forced.copies,
+    )
+    if coverage_loss > 0 and forced.weights is not None:
+        loss = loss + coverage_loss * repeated_attention(forced.weights, batch.positions)
+    return loss, true_loss
 
 
 class Updater:
@@ -224,7 +221,9 @@ class Updater:
         processes: Processes,
     ) -> None:
         processes.broadcast(model)
-        self._objective = Objective(model, label_smoothing=config.label_smoothing, coverage_loss=config.coverage_loss)
+        self._loss = partial(
+            training_loss, model, label_smoothing=config.label_smoothing, coverage_loss=config.coverage_loss
+        )
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
         self._clip_norm = config.clip_norm or math.inf
@@ -240,7 +239,7 @@ class Updater:
         Args:
             batches: batches of this process; may be empty if other processes have some.
             num_tokens: target tokens of all batches of all processes.
-            sampling: see `Objective.__call__`.
+            sampling: see `training_loss`.
         """
         self._optimizer.zero_grad(set_to_none=True)
         totals = np.zeros(2)
@@ -264,9 +263,9 @@ class Updater:
         self.scaler.update()
 
     def _backward(self, batch: Batch, num_tokens: int, sampling: float) -> list[float]:
-        """Adds the batch's gradient to the parameters'; returns both values of `Objective`."""
+        """Adds the batch's gradient to the parameters'; returns both values of `training_loss`."""
         with make_autocast(self._precision, self._device):
-            total, true_total = self._objective(batch, sampling)
+            total, true_total = self._loss(batch, sampling=sampling)
         torch.autograd.backward(self.scaler.scale(total / num_tokens))
         values: list[float] = torch.stack([total.detach(), true_total]).tolist()  # one transfer from a GPU, not two
         return values

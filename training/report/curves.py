@@ -27,10 +27,6 @@ class Curve:
     seconds: NDArray[np.float64]
     values: NDArray[np.float64]
 
-    @classmethod
-    def empty(cls) -> "Curve":
-        return cls(np.empty(0), np.empty(0), np.empty(0))
-
     def __len__(self) -> int:
         return len(self.steps)
 
@@ -40,6 +36,9 @@ class Curve:
             return self
         groups = np.array_split(np.stack([self.steps, self.seconds, self.values]), MAX_POINTS, axis=1)
         return Curve(*np.stack([group.mean(1) for group in groups], 1))
+
+
+NO_CURVE = Curve(*np.empty((3, 0)))
 
 
 @dataclass(frozen=True, slots=True)

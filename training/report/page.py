@@ -16,7 +16,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text, value_text
 from attendant.training.evaluation.evaluating import describe_search
-from attendant.training.report.curves import Curve, LearningCurves
+from attendant.training.report.curves import NO_CURVE, LearningCurves
 from attendant.training.report.judging import Span, align, nearest_reference
 from attendant.training.report.measuring import Attended, MeasuredRun
 from attendant.training.report.pictures import (
@@ -117,7 +117,7 @@ def learning_charts(
     pictures = []
     for unit in against:
         for name in names:
-            validation = [each.validation.get(name, Curve.empty()) for each in curves]
+            validation = [each.validation.get(name, NO_CURVE) for each in curves]
             train = [each.train_loss for each in curves] if name == "loss" else []
             svg = course_chart(name, validation, letters, by_time=unit == "minutes", train=train)
             shown = "Loss" if name == "loss" else f"Validation {METRIC_LABELS.get(name, name)}"

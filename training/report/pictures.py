@@ -50,13 +50,7 @@ PALETTE = {
 
 NAMES = {color: name for name, (color, _) in PALETTE.items()}
 INK, FAINT, RULE, HEAT, PAPER, *SERIES = NAMES
-LineStyle = str | tuple[int, tuple[float, ...]]
-LINE_STYLES: tuple[LineStyle, ...] = (
-    "-",
-    (0, (5, 1.6)),
-    (0, (1.2, 1.2)),
-    (0, (6, 1.5, 1.2, 1.5)),
-)
+LINE_STYLES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -89,9 +83,9 @@ def series_color(number: int) -> str:
     return SERIES[number % len(SERIES)]
 
 
-def line_style(number: int) -> LineStyle:
-    """Returns the line style of a series, in matplotlib's notation."""
-    return LINE_STYLES[number % len(LINE_STYLES)]
+def line_of(number: int) -> dict[str, Any]:
+    """Returns the color and the style of a series' line, in matplotlib's notation."""
+    return {"color": series_color(number), "linestyle": LINE_STYLES[number % len(LINE_STYLES)]}
 
 
 def marker(number: int) -> str:
@@ -209,8 +203,7 @@ def reliability_chart(result: Reliability) -> str:
             if total := sum(counts):
                 heights = np.array(counts) / total
                 edges = np.linspace(0, 1, NUM_BINS + 1)
-                color, style = series_color(number), line_style(number)
-                lower.stairs(heights, edges, baseline=None, label=f"{name} ({total:,})", color=color, linestyle=style)
+                lower.stairs(heights, edges, baseline=None, label=f"{name} ({total:,})", **line_of(number))
         lower.axvline(result.warn_below, color=FAINT, linewidth=0.8, linestyle=":")
         lower.set_ylim(bottom=0)
         lower.set_xlim(0, 1)
@@ -288,8 +281,7 @@ def _plot(
     axis: Axes, places: NDArray[Any], values: NDArray[Any], number: int, letters: Letters, *, has_marks: bool = False
 ) -> None:
     marks = marker(number) if has_marks else None
-    color, style = series_color(number), line_style(number)
-    axis.plot(places, values, label=letters[number], color=color, linestyle=style, marker=marks)
+    axis.plot(places, values, label=letters[number], marker=marks, **line_of(number))
 
 
 def _name_ends(axis: Axes, letters: Letters) -> None:
@@ -355,7 +347,7 @@ SLANT = 0.87  # Labels of columns rise at sixty degrees, this being its sine.
 def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> str:
     """Draws weights [T, S] of T target and S source tokens."""
     num_rows, num_columns = weights.shape
-    cell = _cell_size(max(num_rows, num_columns))
+    cell = float(np.interp(max(num_rows, num_columns), (FEW_TOKENS, MANY_TOKENS), (LARGE_CELL, SMALL_CELL)))
     size = max(MIN_LABEL_SIZE, LABEL_SIZE * cell)
     columns, rows = [_label(token) for token in source_tokens], [_label(token) for token in target_tokens]
     left = max((_width(label) for label in rows), default=0.0) * size + 8
@@ -382,11 +374,6 @@ def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: 
         heat=HEAT,
     )
     return drawn
-
-
-def _cell_size(num_tokens: int) -> float:
-    share = (num_tokens - FEW_TOKENS) / (MANY_TOKENS - FEW_TOKENS)
-    return LARGE_CELL + (SMALL_CELL - LARGE_CELL) * min(1.0, max(0.0, share))
 
 
 def _label(token: str) -> str:

@@ -9,7 +9,7 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels import loss as module
 from attendant.training.kernels.loss import Copies, SoftTargets, mixed, output_loss, smoothed_cross_entropy
-from attendant.training.loop.update import Objective
+from attendant.training.loop.update import training_loss
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import NOTHING
 from attendant.training.model.readout import IMPOSSIBLE
@@ -222,7 +222,7 @@ def test_a_model_has_the_same_loss_and_gradients(options: dict[str, object]) -> 
     together = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.1)
     torch.testing.assert_close(together, expected, rtol=1e-10, atol=1e-10)
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
-    total, _ = Objective(model, label_smoothing=0.1)(batch)
+    total, _ = training_loss(model, batch, label_smoothing=0.1)
     gradients = torch.autograd.grad(total, list(model.parameters()))
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
     for (name, _), item, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels.loss import mixed, repeated_attention
-from attendant.training.loop.update import Objective
+from attendant.training.loop.update import training_loss
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import MAX_FERTILITY, SCORES, Attention, Copying, Score
 from attendant.training.model.config import ScoreKind
@@ -187,6 +187,6 @@ def test_the_coverage_loss_is_added_in_every_kind_of_decoder(tables: dict[str, o
     attention = model.teacher_forcing(source_ids, lengths, batch.previous_ids, keep_attention=True).weights
     assert attention is not None
     plain, weighted = (
-        Objective(model, label_smoothing=0.0, coverage_loss=weight)(batch)[0].detach() for weight in (0.0, 2.0)
+        training_loss(model, batch, label_smoothing=0.0, coverage_loss=weight)[0].detach() for weight in (0.0, 2.0)
     )
     torch.testing.assert_close(weighted - plain, 2 * repeated_attention(attention, batch.positions).detach())

@@ -13,7 +13,7 @@ from attendant.runtime.decoding.trace import TracedSearch
 from attendant.training.evaluation.bootstrap import Interval, LengthBin
 from attendant.training.evaluation.confidence import reliability
 from attendant.training.report import pictures as charts
-from attendant.training.report.curves import Curve
+from attendant.training.report.curves import NO_CURVE, Curve
 from attendant.training.report.gradients import Reach
 from attendant.training.report.pictures import MIN_WEIGHT, NAMES, attention_map, beam_tree, on_page, variables
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -36,7 +36,7 @@ def draw(kind: str, letters: str) -> str:
         case "loss":
             return charts.course_chart("loss", [CURVE] * number, letters, by_time=False, train=[CURVE] * number)
         case "metric":
-            return charts.course_chart("bleu", [CURVE, *[Curve.empty()] * (number - 1)], letters, by_time=True)
+            return charts.course_chart("bleu", [CURVE, *[NO_CURVE] * (number - 1)], letters, by_time=True)
         case "length":
             return charts.length_chart("wer", [bins(shift) for shift in range(number)], letters, unit="words")
         case _:
@@ -56,7 +56,7 @@ def test_charts_are_drawn_in_our_colors_and_load_nothing(kind: str, letters: str
 
 
 def test_a_run_without_a_journal_does_not_hide_the_curves_of_others() -> None:
-    svg = charts.course_chart("loss", [CURVE, Curve.empty()], "AB", by_time=True, train=[CURVE, Curve.empty()])
+    svg = charts.course_chart("loss", [CURVE, NO_CURVE], "AB", by_time=True, train=[CURVE, NO_CURVE])
     shown = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert "A" in shown and "B" not in shown
 
