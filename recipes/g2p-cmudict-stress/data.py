@@ -133,7 +133,7 @@ class Typist:
 
 
 def clusters(words: Iterable[str]) -> Counter[str]:
-    """Counts the groups of three letters that stand side by side in words."""
+    """Counts the groups of three adjacent letters in words."""
     return Counter(word[place : place + 3] for word in words for place in range(len(word) - 2))
 
 

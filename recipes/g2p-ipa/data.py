@@ -52,18 +52,19 @@ class Language:
         member: the lexicon in the package's archive.
         sha256: the lexicon's digest.
         accented: letters of the language beyond a to z; words with others are left out.
-        normalize: replaces spellings of a sound, so that each sound has only one; takes the word and its phones.
-        has_stress: a polysyllable has one primary stress; false: stress is not written.
+        has_stress: a polysyllable has one primary stress. If false, stress is not written.
         num_trained: the training split has this many words at most.
+        normalize: replaces spellings of a sound, so that each sound has only one; takes the word and its phones. By
+            default, nothing is replaced.
     """
 
     requirement: str
     member: str
     sha256: str
     accented: str
-    normalize: Callable[[str, Phones], Phones]
     has_stress: bool
     num_trained: int
+    normalize: Callable[[str, Phones], Phones] = lambda word, phones: phones
 
     def pronunciation(self, word: str, phones: Phones) -> str:
         """Returns a pronunciation as the data set has it, or an empty text if it is left out."""
@@ -80,13 +81,13 @@ def _plain(phone: str) -> str:
 
 
 def _is_nucleus(phone: str) -> bool:
-    """Returns whether a phone is the core of a syllable."""
+    """Returns True if a phone is the core of a syllable."""
     phone = _plain(phone)
     return SYLLABIC in phone or (phone[0] in VOWELS and NOT_SYLLABIC not in phone[1:2])
 
 
 def _replaced(phones: Phones, changes: Mapping[str, str]) -> Phones:
-    """Replaces phones and pairs of phones (`"ɛ ɪ"`) by others; the stress of the first stays where it is."""
+    """Replaces phones and pairs of phones (`"ɛ ɪ"`) by others; the stress of the first keeps its place."""
     replaced: Phones = []
     rest = list(phones)
     while rest:
@@ -121,11 +122,6 @@ SPANISH: Final = {first + second: f"{first} {glide}" for first in "aeo" for seco
 }
 
 
-def french(word: str, phones: Phones) -> Phones:
-    """Leaves all as it is: the lexicon is consistent."""
-    return phones
-
-
 def italian(word: str, phones: Phones) -> Phones:
     """Writes long consonants as two, n for its allophones, and stress before a syllable's onset.
 
@@ -150,7 +146,7 @@ def italian(word: str, phones: Phones) -> Phones:
 
 
 ITALIAN_LONG: Final = {"t͡s": "t", "d͡z": "d", "ʃ": "ʃ", "ɲ": "ɲ", "ʎ": "ʎ"}
-"""Consonant -> what precedes it between vowels."""
+"""Consonant -> the consonant that precedes it between vowels."""
 
 
 def dutch(word: str, phones: Phones) -> Phones:
@@ -206,7 +202,6 @@ LANGUAGES: Final = {
         member="gruut_lang_fr/lexicon.db",
         sha256="77e0dc2b54615c1283116832daf775af01c34eb641112f5be2dee8006cfba909",
         accented="àâæçèéêëîïôœùûüÿ",
-        normalize=french,
         has_stress=False,
         num_trained=60_000,
     ),

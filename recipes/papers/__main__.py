@@ -22,7 +22,7 @@ def parser() -> CommandParser:
         command.set_defaults(run=run)
         return command
 
-    plans = harness.plan_names()
+    plans = sorted(path.stem for path in harness.PLANS.glob("*.toml"))
     for name, of_plan, about in (
         ("train", harness.train, "train the missing runs of a plan, one after another; Ctrl-C at any time"),
         ("cost", comparison.measure_costs, "measure each variant's speed, in training and in a served decoder step"),

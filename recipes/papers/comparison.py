@@ -144,7 +144,7 @@ def show(plan: Plan) -> None:
         _draw(plan, outcomes)
         return
     rows = [
-        [outcome.variant.what, *(spread(outcome.by_length[edge], 1, outcome.intervals.get(edge)) for edge in bins)]
+        [outcome.variant.label, *(spread(outcome.by_length[edge], 1, outcome.intervals.get(edge)) for edge in bins)]
         for outcome in outcomes
     ]
     write_table(plan.page, f"{plan.name}-lengths", ["length of the source", *bins], rows)
@@ -185,11 +185,11 @@ def _write_results(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     rows = []
     for outcome in outcomes:
         variant, own = outcome.variant, outcome.costs
-        name = f"**{variant.what}**" if outcome is base else f"{variant.group}: {variant.what}"
+        name = f"**{variant.label}**" if outcome is base else f"{variant.group}: {variant.label}"
         spreads = [spread(outcome.values[name], COLUMNS[name][1], outcome.intervals.get(name)) for name in columns]
         shown = [f"{own[figure]:{form}}" if own else "" for figure, form in costs.values()]
         rows.append([name, str(len(outcome.values[plan.metric])), *spreads, f"{outcome.num_parameters:,}", *shown])
-    headings = ["what differs from the first", "runs", *(COLUMNS[name][0] for name in columns), "parameters", *costs]
+    headings = ["difference from the first", "runs", *(COLUMNS[name][0] for name in columns), "parameters", *costs]
     write_table(plan.page, plan.name, headings, rows)
 
 
@@ -201,7 +201,7 @@ def _draw(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     if any(outcome.costs for outcome in outcomes):
         steps = [[outcome.costs["step_ms"]] if outcome.costs else [] for outcome in outcomes]
         panels.append(("decoder step of 32 rows, ms", steps))
-    with picture(plan.name, 7.5, 0.6 + 0.27 * len(outcomes), columns=len(panels)) as axes:
+    with picture(plan.name, 0.6 + 0.27 * len(outcomes), columns=len(panels)) as axes:
         for axis, (title, values_of) in zip(axes, panels, strict=True):
             for height, outcome, values in zip(heights, outcomes, values_of, strict=True):
                 color = series_color(groups.index(outcome.variant.group))
@@ -210,7 +210,7 @@ def _draw(plan: Plan, outcomes: Sequence[Outcome]) -> None:
                     axis.plot([np.mean(values)] * 2, [height - 0.3, height + 0.3], color=color)
             axis.set_title(title)
             axis.grid(axis="x")
-            axis.set_yticks(list(heights), [outcome.variant.what if axis is axes[0] else "" for outcome in outcomes])
+            axis.set_yticks(list(heights), [outcome.variant.label if axis is axes[0] else "" for outcome in outcomes])
         base = panels[0][1][0]
         axes[0].axvspan(min(base), max(base), color=FAINT, alpha=0.15, linewidth=0)
         # A model without attention is far off.
@@ -220,13 +220,13 @@ def _draw(plan: Plan, outcomes: Sequence[Outcome]) -> None:
 
 def _draw_lengths(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     bins = list(outcomes[0].by_length)
-    with picture(plan.name, 7.5, 3.4) as (axis,):
+    with picture(plan.name, 3.4) as (axis,):
         for number, outcome in enumerate(outcomes):
             runs = list(zip(*outcome.by_length.values(), strict=True))
             means = {name: (values[0],) * 2 for name, values in outcome.by_length.items()}
             bounds = means | outcome.intervals
             band = [[bounds[name][edge] for name in bins] for edge in (0, 1)] if outcome.intervals else None
-            draw_runs(axis, number, outcome.variant.what, range(len(bins)), runs, band)
+            draw_runs(axis, number, outcome.variant.label, range(len(bins)), runs, band)
         axis.set_xticks(range(len(bins)), bins)
         axis.set_xlabel("length of the source")
         axis.set_title(METRIC_LABELS[plan.metric])

@@ -24,7 +24,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_text
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe import Recipe, load_recipe
-from attendant.training.report.pictures import line_style, marker, on_paper, series_color, styled_figure, svg_of
+from attendant.training.report.pictures import line_of, marker, on_paper, series_color, styled_figure, svg_of
 from attendant.training.run.directory import Run
 from attendant.training.table import Count, Table
 
@@ -45,14 +45,14 @@ class Variant(Table):
 
     Attributes:
         name: the beginning of the names of its run directories.
-        what: its name in a table and a picture.
+        label: its name in a table and a picture.
         group: the kind of its difference from the first variant, which is the base of all groups.
         recipe: the recipe that it changes. If None, the plan's.
         changes: as for `--set`, e.g. "model.cell=gru".
     """
 
     name: str
-    what: str
+    label: str
     group: str
     recipe: Path | None = None
     changes: tuple[str, ...] = ()
@@ -100,10 +100,6 @@ class Plan(Table):
     def without_runs(self) -> UserError:
         """Returns the error for a plan that lacks ended runs."""
         return UserError(f"{self.name}: its trainings have not ended: python -m recipes.papers train {self.name}")
-
-
-def plan_names() -> list[str]:
-    return sorted(path.stem for path in PLANS.glob("*.toml"))
 
 
 def load_plan(name: str) -> Plan:
@@ -200,17 +196,15 @@ def draw_runs(
         runs: one value per position each.
         band: the band's lower and upper edge. If None, the lowest and the highest run.
     """
-    color = series_color(number)
     low, high = band or (np.min(runs, 0), np.max(runs, 0))
-    axis.fill_between(positions, low, high, color=color, alpha=0.16, linewidth=0)
-    means, style = np.mean(runs, 0), line_style(number)
-    axis.plot(positions, means, color=color, linestyle=style, marker=marker(number), label=label)
+    axis.fill_between(positions, low, high, color=series_color(number), alpha=0.16, linewidth=0)
+    axis.plot(positions, np.mean(runs, 0), marker=marker(number), label=label, **line_of(number))
 
 
 @contextmanager
-def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
-    """Yields axes in a row, in a picture of this size in inches; writes docs/experiments/images/NAME.svg at the end."""
-    with styled_figure((width, height)) as figure:
+def picture(name: str, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
+    """Yields axes in a row; writes their picture, of this height in inches, to docs/experiments/images/NAME.svg."""
+    with styled_figure((7.5, height)) as figure:
         yield [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
         write_picture(name, svg_of(figure))
 

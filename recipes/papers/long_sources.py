@@ -77,7 +77,7 @@ def study_long_sources() -> None:
     torch.set_num_threads(1)
     plan, results = load_plan(PLAN), read_results(RESULTS, {})
     variants = [variant for variant in plan.variants if variant.name in VARIANTS]
-    models = {variant.what: [run.path for run in plan.ended_runs(variant)] for variant in variants}
+    models = {variant.label: [run.path for run in plan.ended_runs(variant)] for variant in variants}
     if not all(models.values()):
         raise plan.without_runs()
     models[str(REFERENCE)] = [REFERENCE]
@@ -151,9 +151,9 @@ def _show(models: dict[str, list[dict[str, Any]]]) -> None:
         for name, runs in models.items()
     ]
     bins = [f"{number * BIN_SIZE + 1} to {(number + 1) * BIN_SIZE}" for number in range(NUM_BINS)]
-    headings = [f"{what}, {sounds}" for what in ("right", "attention on the word") for sounds in bins]
+    headings = [f"{share}, {sounds}" for share in ("right", "attention on the word") for sounds in bins]
     write_table(PAGE, "place", ["model", *headings], rows)
-    with picture(PAGE, 7.5, 3.2, columns=2) as axes:
+    with picture(PAGE, 3.2, columns=2) as axes:
         for axis, (measure, title) in zip(axes, PANELS, strict=True):
             for number, (name, runs) in enumerate(models.items()):
                 draw_runs(axis, number, name, LENGTHS, [run[measure] for run in runs])

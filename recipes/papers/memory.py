@@ -1,6 +1,6 @@
 """Small recurrent networks that must remember: how far back their loss reaches, before and after they have learned it.
 
-Only the recurrent state carries what was read to the end.
+Only the recurrent state carries information to the end.
 
 Shapes: B sequences, T steps, V numbers read at each step, O outputs, H states.
 """
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from attendant.recipes.papers.harness import RUNS, picture, read_results, write_table
 from attendant.runtime.files import write_json
 from attendant.training.kernels.cells import RNN_CLASSES, CellKind, weights_of
-from attendant.training.report.pictures import FAINT, line_style, series_color
+from attendant.training.report.pictures import FAINT, line_of, series_color
 
 PAGE: Final = "memory"
 NUM_SYMBOLS: Final = 8
@@ -125,7 +125,7 @@ class Kind:
 
     Attributes:
         radius: a tanh network's recurrent matrix is orthogonal times this, so all its eigenvalues have this absolute
-            value. None: PyTorch's initial weights; an LSTM's forget gates get a bias of 1 (Jozefowicz et al. 2015).
+            value. If None, PyTorch's initial weights; an LSTM's forget gates have a bias of 1 (Jozefowicz et al. 2015).
     """
 
     name: str
@@ -271,14 +271,13 @@ def _result_text(runs: Sequence[dict[str, Any]]) -> str:
 
 def _draw_gradients(task: Task, results: Sequence[dict[str, Any]]) -> None:
     """Draws medians over the seeds; on the right, over the seeds that have solved the task."""
-    with picture(f"{PAGE}-{task.name}-gradients", 7.5, 3.2, columns=2) as axes:
+    with picture(f"{PAGE}-{task.name}-gradients", 3.2, columns=2) as axes:
         for axis, moment, title in zip(axes, ("before", "after"), ("at first", "once it is solved"), strict=True):
             for number, kind in enumerate(KINDS):
                 runs = _select(results, kind, "adam", True)
                 shown = [run[moment]["norms"] for run in runs if moment == "before" or run["solved_at"]]
                 if shown:
-                    color, style = series_color(number), line_style(number)
-                    axis.plot(np.median(shown, 0), color=color, linestyle=style, label=kind.name)
+                    axis.plot(np.median(shown, 0), label=kind.name, **line_of(number))
             axis.axvline(task.lag, color=FAINT, linewidth=0.8)
             axis.set_yscale("log")
             axis.set_ylim(1e-8, 1e3)
@@ -293,7 +292,7 @@ def _draw_eigenvalues(task: Task, results: Sequence[dict[str, Any]]) -> None:
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 100))
     runs = [_select(results, kind, "adam", True)[0] for kind in kinds]
     reach = 1.1 * max(float(np.abs(np.array(run["after"]["eigenvalues"])).max()) for run in runs)
-    with picture(f"{PAGE}-{task.name}-eigenvalues", 7.5, 2.7, columns=len(kinds)) as axes:
+    with picture(f"{PAGE}-{task.name}-eigenvalues", 2.7, columns=len(kinds)) as axes:
         for axis, kind, run in zip(axes, kinds, runs, strict=True):
             axis.plot(circle.real, circle.imag, color=FAINT, linewidth=0.8)
             for number, (moment, marker) in enumerate((("before", "o"), ("after", "x"))):

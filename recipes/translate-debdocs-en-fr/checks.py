@@ -61,7 +61,7 @@ def checks() -> list[Check]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints how many inputs of each kind have no fault; returns 1 if they are below 95 % of all inputs."""
-    parser = argparse.ArgumentParser(description="Checks what the translations of a bundle keep.")
+    parser = argparse.ArgumentParser(description="Checks the parts of sources that a bundle's translations must keep.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--show", action="store_true", help="print each input that fails, with its translation")
     for name in TEXT_OPTIONS:

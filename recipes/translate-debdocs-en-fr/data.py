@@ -1,7 +1,7 @@
 r"""debdocs: documentation that Debian ships in English and French, LibreOffice's help and the Linux manual pages.
 
-It is read from the packages. The texts keep their own licences; the packages' copyright files are copied beside them.
-The file reads from top to bottom: which pairs are kept, the help's HTML, the manual pages' groff, GNOME's help in XML.
+It is read from the packages. The texts keep their own licences; the packages' copyright files are copied to the data.
+The file reads from top to bottom: the choice of pairs, the help's HTML, the manual pages' groff, GNOME's help in XML.
 """
 
 import gzip
@@ -240,7 +240,7 @@ STRUCTURE = {"TP", "TQ", "IP", "HP", "RS", "RE"}
 VERBATIM = {"nf": "fi", "EX": "EE", "TS": "TE", "SY": "YS", "Vb": "Ve", "de": "."}
 """Beginning -> end of examples, tables, synopses and definitions: not prose."""
 FONTS = {"B": " ", "I": " ", "R": " ", "SM": " ", "SB": " ", "BI": "", "BR": "", "IB": "", "IR": "", "RB": "", "RI": ""}
-"""Macros whose arguments are text -> what separates the arguments."""
+"""Macros whose arguments are text -> the arguments' separator."""
 LINKS, LINK_ENDS = {"UR", "MT"}, {"UE", "ME"}
 """Around the text of a link; a link without text is shown itself. The argument of the end follows without a space."""
 

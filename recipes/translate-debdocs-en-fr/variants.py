@@ -8,7 +8,6 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -62,7 +61,6 @@ FOLDERS: Final = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
 class Filler:
     """Draws parts of texts that are the same in every language: names, numbers, placeholders, addresses.
 
@@ -70,10 +68,8 @@ class Filler:
         random: the generator that everything is drawn from.
     """
 
-    random: random.Random
-    _kinds: list[Callable[[], str]] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, drawn: random.Random) -> None:
+        self.random = drawn
         self._kinds = [
             *[self.stand_in] * 4,
             *[self.placeholder] * 4,
@@ -239,7 +235,7 @@ def with_slots(pair: Pair, filler: Filler) -> Pair | None:
 
 
 def with_tags(pair: Pair, filler: Filler) -> Pair | None:
-    """Returns the pair with tags, or their stand-ins, around a shared word or around both texts; or None."""
+    """Returns the pair with tags, or numbers in braces, around a shared word or around both texts; or None."""
     words = shared_words(pair)
     begin, end = _tags(filler)
     if words and filler.random.random() < 0.7:

@@ -1,7 +1,7 @@
 """messages-en-fr: messages of programs, dialogues and stories of games, in English and French, as Debian ships them.
 
 They are read from the programs' catalogues (GNU gettext's .mo files). The texts keep their own licences; the packages'
-copyright files are copied beside them.
+copyright files are copied to the data.
 """
 
 import re

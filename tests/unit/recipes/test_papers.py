@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attendant.recipes.papers import alignment, harness, long_sources
-from attendant.recipes.papers.harness import load_plan, plan_names
+from attendant.recipes.papers.harness import PLANS, load_plan
 from attendant.recipes.papers.long_sources import LongSource, run_together
 from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task
 from attendant.runtime.errors import UserError
@@ -33,7 +33,7 @@ def end(run: Run) -> None:
     run.evaluation_path.write_text(EVALUATION)
 
 
-@pytest.mark.parametrize("name", plan_names())
+@pytest.mark.parametrize("name", sorted(path.stem for path in PLANS.glob("*.toml")))
 def test_every_run_of_a_plan_is_another_recipe(name: str) -> None:
     plan = load_plan(name)
     runs = [(variant, seed) for variant in plan.variants for seed in plan.seeds]
