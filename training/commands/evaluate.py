@@ -142,8 +142,9 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     used = [*kept_by(arguments.paths), *_data_files(arguments), *arguments.foreign] if written else []
     for option, path in written.items():
         check_folder(option, path, used)
-    if arguments.output is not None and arguments.output == arguments.outputs:
-        raise UserError(f"--output and --outputs are both {arguments.output}: name two files")
+    for other in ("outputs", "chart"):
+        if arguments.output is not None and arguments.output == getattr(arguments, other):
+            raise UserError(f"--output and --{other} are both {arguments.output}: name two files")
     if arguments.confidence:
         measure_confidences(arguments)
         return

@@ -240,6 +240,7 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--outputs", "/tmp"), "--outputs /tmp: is a directory"),
         (("--output", "results.json.gz"), "results.json.gz: is written as plain text: leave .gz out"),
         (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
+        (("--output", "x.svg", "--chart", "x.svg"), "--output and --chart are both x.svg: name two files"),
         (("--outputs", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
         (("--output", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
         (("--output", "{run}/evaluation.json"), "evaluation.json, which this command uses: name another file"),
