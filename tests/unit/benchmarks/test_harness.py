@@ -77,7 +77,7 @@ def test_a_command_runs_the_chosen_parts_and_records_itself(tmp_path: Path) -> N
     here = ["--output", str(tmp_path)]
     run(suites, ["x", "--only", "fast", "--minutes", "3", *here])
     page = (tmp_path / "x.md").read_text()
-    section = f"## A title\n\nWhat is shown.\n\n`python -m benchmarks x --only fast --minutes 3 --output {tmp_path}`"
+    section = f"## A title\n\nA description.\n\n`python -m benchmarks x --only fast --minutes 3 --output {tmp_path}`"
     assert page.startswith(f"# X\n\nAbout X.\n\n{section}") and "| 3.0 |" in page
     run(suites, here)
     assert list(read_results(tmp_path / "x.json")) == ["fast", "other"], "`against` only with its option"
