@@ -247,7 +247,8 @@ def tried(
         if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
             raise UserError(
                 f"{type(module).__name__}.encode returns {name} of shape {tuple(shapes[-1][1])} for {shapes[-1][0]} "
-                "positions: one axis may follow the source's width, and must have as many positions"
+                "positions: one axis may follow the source's width, and must have as many positions; pad a shorter "
+                "axis by F.pad, and give it a mask of its own"
             )
         if axes:
             positional[name] = axes[0]
@@ -587,7 +588,8 @@ def explained(error: Exception, module: Any) -> UserError:
     elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
         remedy = (
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
-            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths"
+            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths; pack_padded_sequence "
+            "takes the tensor of lengths"
         )
     elif "_Packed" in text:
         remedy = (

@@ -195,7 +195,7 @@ def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) 
             # In a wrong order some outputs may still look right, but not those of recurrent layers.
             return max(right, key=lambda places: len(places.outputs))
     if not problems:
-        problems = [f"{graph.file}: {declared} takes no sources of several positions"]
+        problems = [f"{graph.file}: {declared} takes a fixed number of sources, or no positions"]
     raise UserError(
         f"{problems[0]}; the first graph must be the encoder, with axes for sources and positions that are not fixed "
         "(dynamic_shapes or dynamic_axes of torch.onnx.export)"

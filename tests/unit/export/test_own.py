@@ -278,6 +278,25 @@ class LoopsOverPositions(Plain):
         return {**state, "outputs": torch.stack(outputs, 1)}
 
 
+class Pyramid(Plain):
+    """An encoder whose outputs have half of the source's positions, as of "listen, attend and spell"."""
+
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "outputs": state["outputs"][:, ::2], "mask": state["mask"][:, ::2]}
+
+    def step(self, previous_ids, row_state, source_state):
+        return *super().step(previous_ids, row_state, source_state)[:2], None
+
+
+class PacksByNumbers(Plain):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        lengths = source_lengths.numpy()  # the mistake
+        packed = nn.utils.rnn.pack_padded_sequence(state["outputs"], torch.as_tensor(lengths), True)
+        return {**state, "outputs": nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]}
+
+
 class LoopsOverRows(Plain):
     def step(self, previous_ids, row_state, source_state):
         hidden = torch.cat(row_state["hidden"].split(1))
@@ -407,6 +426,8 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (Counts, r"Counts keeps self\.num_steps, set at \S*test_own\.py:{line}, for another call: .* return it"),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
         (LoopsOverPositions, r"traced.*: the number of positions is frozen .*, a loop over positions by nn\.LSTM"),
+        (Pyramid, r"encode returns outputs of shape \(1, 21, 16\) for 41 positions: .*; pad a shorter axis by F\.pad"),
+        (PacksByNumbers, r"traced at \S*:{line}: .*\.numpy\(\).*; pack_padded_sequence takes the tensor of lengths"),
         (LoopsOverRows, r"can't be traced.*: the number of rows is frozen .* replace a loop over sources or rows by"),
         (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\].* \(bundles may not"),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
