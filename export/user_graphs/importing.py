@@ -227,11 +227,17 @@ def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> lis
 
     Equally similar names keep their order.
     """
+    possible = [(r, c) for r, each in enumerate(inputs) for c, output in enumerate(outputs) if fits(each, output)]
+    # Others, such as the scores, have no place in the order.
+    rows, columns = sorted({row for row, _ in possible}), sorted({column for _, column in possible})
     pairs = sorted(
-        (-_alike(each.name, output.name), abs(row - column), row, column)
-        for row, each in enumerate(inputs)
-        for column, output in enumerate(outputs)
-        if fits(each, output)
+        (
+            -_alike(inputs[row].name, outputs[column].name),
+            abs(rows.index(row) - columns.index(column)),
+            row,
+            column,
+        )
+        for row, column in possible
     )
     chosen: dict[int, int] = {}
     for _, _, row, column in pairs:

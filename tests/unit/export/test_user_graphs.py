@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import attendant
 from attendant.export.__main__ import main
@@ -347,6 +347,33 @@ def test_a_faulty_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     model = import_graphs(*write_graphs(tmp_path), read_spec(write_spec(tmp_path)))
     with pytest.raises(VerificationFailed, match="refused"):
         export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
+
+
+def test_states_whose_names_say_nothing_keep_their_order(tmp_path: Path) -> None:
+    """Keras calls the results of an LSTM lstm_1 and lstm_1_1, after the probabilities."""
+    texts = {
+        "encoder": """<ir_version: 8, opset_import: ["" : 15]>
+            encoder (int64[B, S] ids) => (float[B, 1] lstm, float[B, 1] lstm_1) {
+                floats = Cast <to = 1> (ids)
+                lstm = ReduceMean <axes = [1]> (floats)
+                lstm_1 = Neg (lstm)
+            }""",
+        "step": """<ir_version: 8, opset_import: ["" : 15]>
+            step (int64[R, 1] prev, float[R, 1] h_in, float[R, 1] c_in)
+                => (float[R, 3] dense, float[R, 1] lstm_1, float[R, 1] lstm_1_1) {
+                floats = Cast <to = 1> (prev)
+                lstm_1 = Add (h_in, floats)
+                lstm_1_1 = Sub (c_in, floats)
+                dense = Concat <axis = 1> (lstm_1, lstm_1_1, floats)
+            }""",
+    }
+    for name, text in texts.items():
+        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
+    drafted = tomllib.loads(draft_spec(tmp_path / "encoder.onnx", tmp_path / "step.onnx"))
+    assert drafted["state"] == [
+        {"input": "h_in", "encoder": "lstm", "output": "lstm_1"},
+        {"input": "c_in", "encoder": "lstm_1", "output": "lstm_1_1"},
+    ]
 
 
 def test_nothing_is_drafted_from_an_unclear_graph(tmp_path: Path) -> None:
