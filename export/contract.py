@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from attendant.export.tracing import NotPortable
 from attendant.runtime.bundle.graph_io import ENCODER_INPUTS, step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import StateTensor
+from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.stepper import padded_width
 from attendant.training.data.vocabulary import Vocabulary
@@ -280,6 +281,9 @@ def _tried_batch(
     ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
     # The largest ids, too.
     ids[0, 0] = source.num_module_ids - 1
+    padding = torch.arange(width) >= lengths.unsqueeze(1)
+    if (pad := source.module_ids[PAD_ID]) >= 0:  # a module may find padding by it
+        ids = ids.masked_fill(ids == pad, pad - 1 if pad else 1).masked_fill(padding, pad)
     case = f"{num_sources} sources of {width} positions"
     reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
     with watch.call(f"encode, called with {case},", reaching), torch.no_grad():
@@ -305,7 +309,7 @@ def _tried_batch(
         alone = step_gathered(module, previous[:1], *parts)
     of_step = [{"logits": logits, **state} for logits, state, _ in (stepped, repeated, alone)]
     _refuse_varying(module, "step", "row", *of_step)
-    return _Batch(width, torch.arange(width) >= lengths.unsqueeze(1), tensors, stepped[0])
+    return _Batch(width, padding, tensors, stepped[0])
 
 
 def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, again: State, first: State) -> None:

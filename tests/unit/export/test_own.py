@@ -127,10 +127,10 @@ class Encoder(nn.LSTM):
 
 
 class Unusual(nn.Module):
-    """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
-    TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan,
-    and recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the
-    dictionary that it got, and sets an attribute before it reads it, as attention does with `set_mask`.
+    """A module with positions on other axes than the second, masks of ids that are not zero on padding, a counter per
+    row, a TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan, and recurrent layers
+    whose attributes and hooks it uses, one with normalized weights. Its step returns the dictionary that it got, and
+    sets an attribute before it reads it, as attention does with `set_mask`.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -154,7 +154,7 @@ class Unusual(nn.Module):
         _, outputs = scan(lambda last, own: (last / 2 + own, last / 2 + own), decayed, outputs, dim=1)
         num_sources, num_layers = source_ids.shape[0], self.decoder.num_layers * (1 + self.decoder.bidirectional)
         hidden = torch.zeros(num_sources, num_layers, self.decoder.hidden_size, dtype=self.decoder.weight_hh_l0.dtype)
-        padding = ~valid(source_ids, source_lengths)
+        padding = source_ids == SYMBOLS.index("<pad>")
         earlier = torch.zeros(num_sources, 2, source_ids.shape[1])
         state = {"hidden": hidden, "earlier": earlier, "count": torch.zeros(num_sources, dtype=torch.int64)}
         return {
