@@ -267,7 +267,7 @@ def tried(
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
     _try_steps(watch, last, max_target_tokens)
-    encode_alone = _tried_padded(watch, last, positional, max_positions)
+    encode_alone = _tried_padded(watch, source, last, positional, max_positions)
     has_bans = any(bool(batch.logits.isneginf().any()) for batch in batches)
     return Trial(tuple(state), positional, on_padding, has_bans, encode_alone)
 
@@ -283,7 +283,7 @@ def _tried_batch(
     ids[0, 0] = source.num_module_ids - 1
     padding = torch.arange(width) >= lengths.unsqueeze(1)
     if (pad := source.module_ids[PAD_ID]) >= 0:  # a module may find padding by it
-        ids = ids.masked_fill(ids == pad, pad - 1 if pad else 1).masked_fill(padding, pad)
+        ids = ids.masked_fill(ids == pad, _symbol_id(source)).masked_fill(padding, pad)
     case = f"{num_sources} sources of {width} positions"
     reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
     with watch.call(f"encode, called with {case},", reaching), torch.no_grad():
@@ -310,6 +310,12 @@ def _tried_batch(
     of_step = [{"logits": logits, **state} for logits, state, _ in (stepped, repeated, alone)]
     _refuse_varying(module, "step", "row", *of_step)
     return _Batch(width, padding, tensors, stepped[0])
+
+
+def _symbol_id(vocabulary: Vocabulary) -> int:
+    """Returns an id that is not that of padding."""
+    pad = vocabulary.module_ids[PAD_ID]
+    return pad - 1 if pad > 0 else 1 + pad
 
 
 def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, again: State, first: State) -> None:
@@ -363,7 +369,9 @@ def _try_steps(watch: _Watch, tensors: State, max_target_tokens: int) -> None:
         ) from None
 
 
-def _tried_padded(watch: _Watch, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
+def _tried_padded(
+    watch: _Watch, source: Vocabulary, tensors: State, positional: Mapping[str, int], max_positions: int
+) -> bool:
     """Runs a module's step on the longest source, whose state is `tensors`, with as much padding as servers add, and
     its encoder on a source of that width; returns Trial.encode_alone.
     """
@@ -375,7 +383,7 @@ def _tried_padded(watch: _Watch, tensors: State, positional: Mapping[str, int], 
         step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, wide)
     try:
         with torch.no_grad():
-            module.encode(torch.zeros(1, width, dtype=torch.int64), torch.tensor([width]))
+            module.encode(torch.full((1, width), _symbol_id(source)), torch.tensor([width]))
     except Exception:  # a module may raise anything
         return True
     return False

@@ -586,9 +586,19 @@ class MasksUnpacked(Plain):
         return {**state, "outputs": outputs * state["mask"][..., None]}
 
 
-def test_an_encoder_that_unpacks_encodes_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class CountsSymbols(MasksUnpacked):
+    """It finds the lengths by the id of padding."""
+
+    def encode(self, source_ids, source_lengths):
+        return super().encode(source_ids, (source_ids != SYMBOLS.index("<pad>")).sum(1))
+
+
+@pytest.mark.parametrize("module", [MasksUnpacked, CountsSymbols])
+def test_an_encoder_that_unpacks_encodes_batches(
+    module: type[Plain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(own_export, "write_bundle", write := Mock())
-    export_model(user_model(MasksUnpacked(), max_source_tokens=9), tmp_path / "mine")
+    export_model(user_model(module(), max_source_tokens=9), tmp_path / "mine")
     assert not write.call_args.args[0].encode_alone
 
 
