@@ -36,16 +36,21 @@ _PACKAGES = {"export", "runtime", "server", "training"}
 # The module under `attendant` of each name, and the extras of the distribution that it needs.
 _PLACES = {
     "export_model": ("export.model", "cpu,export"),
-    **dict.fromkeys(("export_run", "ExportedBundle"), ("export.commands", "cpu,export")),
+    "export_run": ("export.commands", "cpu,export"),
+    "ExportedBundle": ("export.commands", "cpu,export"),
     "inspect": ("export.inspection", "cpu"),
-    **dict.fromkeys(("verify", "Check"), ("export.published", "cpu")),
+    "verify": ("export.published", "cpu"),
+    "Check": ("export.published", "cpu"),
     "VerificationFailed": ("runtime.errors", "cpu"),
-    **dict.fromkeys(("evaluate", "report"), ("training.library.evaluation", "cpu,training")),
+    "evaluate": ("training.library.evaluation", "cpu,training"),
     "Results": ("training.library.results", "cpu,training"),
-    **dict.fromkeys(("train", "TrainedRun"), ("training.library.training", "cpu,training")),
-    **dict.fromkeys(
-        ("Record", "StepProgress", "TrainingCallback", "TrainingStart"), ("training.loop.callbacks", "cpu,training")
-    ),
+    "report": ("training.library.evaluation", "cpu,training"),
+    "train": ("training.library.training", "cpu,training"),
+    "TrainedRun": ("training.library.training", "cpu,training"),
+    "Record": ("training.loop.callbacks", "cpu,training"),
+    "StepProgress": ("training.loop.callbacks", "cpu,training"),
+    "TrainingCallback": ("training.loop.callbacks", "cpu,training"),
+    "TrainingStart": ("training.loop.callbacks", "cpu,training"),
 }
 
 
