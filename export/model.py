@@ -154,6 +154,10 @@ def export_model(
     texts = [*sources] if isinstance(sources, Iterable) else [sources]
     if isinstance(sources, str) or not all(isinstance(text, str) for text in texts):
         raise UserError("sources: must be a list of texts")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise UserError("sources: a text has half a surrogate pair") from None
     source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
     target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
     needed = [name for name, used in (("bos", model.prepend_bos), ("eos", model.append_eos)) if used]

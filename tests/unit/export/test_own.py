@@ -788,6 +788,8 @@ def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for field, message in (("sources", "must be a list of texts"), ("plan", "must be a VerificationPlan")):
         with pytest.raises(UserError, match=f"{field}.*: {message}"):
             export_model(random_model("tutorial"), tmp_path / "mine", **{field: path})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="sources: a text has half a surrogate pair"):
+        export_model(random_model("tutorial"), tmp_path / "mine", sources=["ab", "\ud800"])
     with pytest.raises(UserError, match="plan=None: must be a VerificationPlan"):
         attendant.export_run(tmp_path / "run", tmp_path / "mine", plan=None)  # type: ignore[arg-type]
 
