@@ -6,20 +6,17 @@ Shapes: B sources, R rows, S source positions, V symbols of the module's target 
 """
 
 import contextlib
-import inspect
-import linecache
 import re
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attendant.export.tracing import NotPortable
+from attendant.export.remedies import call_remedy, files_of, line_in, short_path
 from attendant.runtime.bundle.graph_io import ENCODER_INPUTS, step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import PAD_ID
@@ -170,7 +167,7 @@ class _Watch:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self._parts, self._files = set(map(id, module.modules())), _files_of(module)
+        self._parts, self._files = set(map(id, module.modules())), files_of(module)
         self._places: dict[tuple[int, str], str] = {}
         """Attributes of parts of the module that calls have set -> the user's own line."""
         self._read: set[tuple[int, str]] = set()
@@ -188,7 +185,7 @@ class _Watch:
                 raise
             except Exception as error:
                 where = line_in(error, self._files)
-                remedy = _remedy(error, call, where, reaching)
+                remedy = call_remedy(error, call, where, reaching)
                 raise UserError(
                     f"{type(self.module).__name__}.{call} failed: {reason_of(error)}{where}{remedy and '; '}{remedy}"
                 ) from None
@@ -210,7 +207,7 @@ class _Watch:
             # torch's own layers keep results, and lazy ones become others in their first call.
             if id(part) in self._parts and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
                 lines = [frame for frame in traceback.extract_stack() if frame.filename in self._files]
-                place = f"{_short(lines[-1].filename)}:{lines[-1].lineno}" if lines else "an unknown line"
+                place = f"{short_path(lines[-1].filename)}:{lines[-1].lineno}" if lines else "an unknown line"
                 self._places[id(part), name] = place
                 own.add((id(part), name))
             plain(part, name, value)
@@ -520,107 +517,3 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
         raise UserError(f"step returns attention that is NaN: {NO_NAN}")
     if (attention < 0).any():
         raise UserError("step returns attention below 0: return the weights after the softmax, or None")
-
-
-def _remedy(error: Exception, call: str, where: str, reaching: str) -> str:
-    """Returns the remedy for an error of a module's call, which was at a line of the user's own, `where`."""
-    if isinstance(error, TypeError) and not where:
-        return "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
-    if re.search(r"\b(cuda|nvidia|xpu|mps)\b|same device", str(error), re.IGNORECASE):
-        return "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
-    if isinstance(error, IndexError) and reaching:
-        return f"{reaching}: the embedding needs that many rows"
-    if isinstance(error, KeyError) and call.startswith("step"):
-        return "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
-    if isinstance(error, RuntimeError | IndexError | AssertionError | ValueError):
-        return (
-            "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take sizes "
-            "from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
-        )
-    return ""
-
-
-def _short(file: str) -> str:
-    path = Path(file)
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
-
-
-def _files_of(module: Any) -> set[str]:
-    """Returns the source files of the classes of a module and its parts that are not torch's own."""
-    files = set()
-    for cls in {cls for part in (module, *module.modules()) for cls in type(part).__mro__}:
-        if not cls.__module__.startswith(("torch.", "attendant.")) and cls is not object:
-            with contextlib.suppress(TypeError, OSError):
-                files.add(str(inspect.getsourcefile(cls)))
-    return files
-
-
-def line_in(error: BaseException, files: set[str]) -> str:
-    """Returns " at FILE:LINE: code" of the innermost line of the user's own files in an error; empty if none."""
-    places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    places += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', str(error))]
-    places += [(file, int(line)) for file, line in re.findall(r"\b(/[^\s:]+\.py):(\d+)\b", str(error))]
-    own = [place for place in places if place[0] in files]
-    if not own:
-        return ""
-    file, line = own[-1]
-    code = linecache.getline(file, line).strip()
-    return f" at {_short(file)}:{line}: {code}"
-
-
-def _frozen(sizes: Collection[tuple[str, str]]) -> str:
-    """Returns the name of a size that torch.export has frozen, from the names of inputs and axes that have it."""
-    if ("previous_ids", "0") in sizes:
-        return "the number of rows"
-    if not sizes:
-        return "a size"
-    return "the number of sources" if all(axis == "0" for _, axis in sizes) else "the number of positions"
-
-
-def explained(error: Exception, module: Any) -> UserError:
-    """Returns an error of torch's exporter as a UserError that names the user's own line."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
-        causes.append(cast(Exception, cause))
-    files = _files_of(module)
-    where = next((line for cause in reversed(causes) if (line := line_in(cause, files))), "")
-    text = " ".join(str(cause) for cause in causes)
-    if isinstance(error, NotPortable):
-        remedy = (
-            "write it with other operations, such as torch.where or masked_fill instead of x[mask], and topk(1) "
-            "instead of argmax and of max over an axis"
-        )
-    elif missing := re.search(r"No ONNX function found for <OpOverload\(op='\w+\.(\w+)'", text):
-        remedy = (
-            f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
-            "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
-        )
-    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
-        remedy = (
-            "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
-            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths; pack_padded_sequence "
-            "takes the tensor of lengths"
-        )
-    elif "_Packed" in text:
-        remedy = (
-            "a packed sequence may only go through nn.LSTM, nn.GRU, nn.RNN and pad_packed_sequence: change the padded "
-            "tensor before it is packed, or after it is unpacked"
-        )
-    elif "only 4D query" in text:
-        remedy = (
-            "scaled_dot_product_attention needs an axis of heads: add it by query.unsqueeze(1), also to keys and "
-            "values, and take it off the result"
-        )
-    elif re.search(r"specializ|Constraints violated|inferred ranges", text):
-        sizes = re.findall(r"dimension inputs\['(\w+)'\]\S*\.shape\[(\d)\]", text)
-        remedy = (
-            f"{_frozen(sizes)} is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), "
-            "int(...) or a number), replace a loop over sources or rows by operations on all of them (such as gather), "
-            "a loop over positions by nn.LSTM, nn.GRU, operations on all positions or torch's scan "
-            "(docs/export-your-own.md#cells-of-your-own), and F.one_hot(x, size) by x[..., None] == torch.arange(size)"
-        )
-    else:
-        remedy = "torch.export can't trace this; write it with operations on tensors"
-    return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

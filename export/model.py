@@ -22,11 +22,12 @@ from torch.nn.parameter import is_lazy
 
 from attendant.export import origins
 from attendant.export.bundle_writer import precisions_of, write_bundle
-from attendant.export.contract import UserModule, explained, line_in
+from attendant.export.contract import UserModule
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import fill, read_torch
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
+from attendant.export.remedies import explained, line_in
 from attendant.export.tracing import TraceableModel, trace_graphs
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan, checked_plan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement

@@ -71,6 +71,28 @@ class TutorialTranslator(nn.Module):
         return self.out(output).squeeze(1), {"hidden": hidden[0]}, weights.squeeze(1)
 
 
+class Plain(nn.Module):
+    """The smallest encoder and step with attention, which is traced in less than half of the tutorial's time."""
+
+    row_state = ("hidden",)
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(len(SYMBOLS), size), nn.Embedding(len(SYMBOLS), size)
+        self.cell, self.out = nn.Linear(2 * size, size), nn.Linear(2 * size, len(SYMBOLS))
+
+    def encode(self, source_ids, source_lengths):
+        outputs = self.source(source_ids)
+        return {"hidden": outputs[:, 0], "outputs": outputs, "mask": valid(source_ids, source_lengths)}
+
+    def step(self, previous_ids, row_state, source_state):
+        hidden = torch.tanh(self.cell(torch.cat([self.target(previous_ids), row_state["hidden"]], -1)))
+        scores = (source_state["outputs"] @ hidden[..., None]).squeeze(-1)
+        weights = torch.softmax(scores.masked_fill(~source_state["mask"], -1e9), -1)
+        context = (weights[:, None] @ source_state["outputs"]).squeeze(1)
+        return self.out(torch.cat([hidden, context], -1)), {"hidden": hidden}, weights
+
+
 class PackedDotAttention(nn.Module):
     """A bidirectional LSTM over packed sequences, dot attention, a deep decoder: the style of countless notebooks."""
 

@@ -1,10 +1,8 @@
-"""Tests of users' models: answers as from a naive loop around the module, vocabularies, messages that name lines."""
+"""Tests of users' models: answers as from a naive loop around the module, padding, weights, fields and data."""
 
 import json
 import math
-import re
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -24,7 +22,6 @@ from attendant.export import UserModel, export_model
 from attendant.export import model as own_export
 from attendant.export.__main__ import main
 from attendant.export.bundle_writer import REWRITERS
-from attendant.export.contract import explained
 from attendant.export.model import load_user_model
 from attendant.export.verification.probes import FULL_PLAN
 from attendant.runtime.bundle.manifest import Precision
@@ -34,13 +31,13 @@ from tests.own_models import (
     SOURCES,
     SYMBOLS,
     TINY,
+    Plain,
     SharedDotAttention,
     TutorialTranslator,
     assert_answers,
     random_model,
     random_sources,
     user_model,
-    valid,
 )
 
 
@@ -188,307 +185,6 @@ def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
         bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, precisions=precisions, plan=plan)
     assert not bundle.manifest.graphs["fp32"].encode_alone
     assert_answers(tmp_path / "unusual", model, random_sources(30))
-
-
-class Plain(nn.Module):
-    """The smallest encoder and step with attention, which is traced in less than half of the tutorial's time."""
-
-    row_state = ("hidden",)
-
-    def __init__(self, size: int = 16) -> None:
-        super().__init__()
-        self.source, self.target = nn.Embedding(len(SYMBOLS), size), nn.Embedding(len(SYMBOLS), size)
-        self.cell, self.out = nn.Linear(2 * size, size), nn.Linear(2 * size, len(SYMBOLS))
-
-    def encode(self, source_ids, source_lengths):
-        outputs = self.source(source_ids)
-        return {"hidden": outputs[:, 0], "outputs": outputs, "mask": valid(source_ids, source_lengths)}
-
-    def step(self, previous_ids, row_state, source_state):
-        hidden = torch.tanh(self.cell(torch.cat([self.target(previous_ids), row_state["hidden"]], -1)))
-        scores = (source_state["outputs"] @ hidden[..., None]).squeeze(-1)
-        weights = torch.softmax(scores.masked_fill(~source_state["mask"], -1e9), -1)
-        context = (weights[:, None] @ source_state["outputs"]).squeeze(1)
-        return self.out(torch.cat([hidden, context], -1)), {"hidden": hidden}, weights
-
-
-def encodes(name: str, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
-    """Returns a class whose encode sets this name to a value made from the hidden states."""
-
-    class Mistaken(TutorialTranslator):
-        def encode(self, source_ids, source_lengths):
-            state = super().encode(source_ids, source_lengths)
-            return {**state, name: change(state["hidden"])}
-
-    return Mistaken
-
-
-def steps(place: int, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
-    """Returns a class whose step changes the result at a place: 0 is logits, 2 is attention."""
-
-    class Mistaken(TutorialTranslator):
-        def step(self, previous_ids, row_state, source_state):
-            results = list(super().step(previous_ids, row_state, source_state))
-            results[place] = change(results[place])
-            return tuple(results)
-
-    return Mistaken
-
-
-def changed(change: Callable[[TutorialTranslator], object], **attributes: object) -> type[TutorialTranslator]:
-    """Returns a class whose objects are changed after they were made."""
-
-    def initialize(self: TutorialTranslator) -> None:
-        TutorialTranslator.__init__(self)
-        change(self)
-
-    return type("Mistaken", (TutorialTranslator,), {"__init__": initialize, **attributes})
-
-
-class KeepsState(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        self.last = state["hidden"]  # the mistake
-        return state
-
-    def step(self, previous_ids, row_state, source_state):
-        return super().step(previous_ids, {"hidden": self.last[:1].expand_as(row_state["hidden"])}, source_state)
-
-
-class Counts(TutorialTranslator):
-    num_steps = 0
-
-    def step(self, previous_ids, row_state, source_state):
-        self.num_steps += 1  # the mistake
-        return super().step(previous_ids, row_state, source_state)
-
-
-class DependsOnValues(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        if source_lengths.max() > 3:  # the mistake
-            state["hidden"] = state["hidden"] + 1
-        return state
-
-
-class LoopsOverPositions(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        outputs = [state["outputs"][:, place] * 2 for place in range(source_ids.shape[1])]
-        return {**state, "outputs": torch.stack(outputs, 1)}
-
-
-class Pyramid(Plain):
-    """An encoder whose outputs have half of the source's positions, as of "listen, attend and spell"."""
-
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return {**state, "outputs": state["outputs"][:, ::2], "mask": state["mask"][:, ::2]}
-
-    def step(self, previous_ids, row_state, source_state):
-        return *super().step(previous_ids, row_state, source_state)[:2], None
-
-
-class PacksByNumbers(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        lengths = source_lengths.numpy()  # the mistake
-        packed = nn.utils.rnn.pack_padded_sequence(state["outputs"], torch.as_tensor(lengths), True)
-        return {**state, "outputs": nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]}
-
-
-class LoopsOverRows(Plain):
-    def step(self, previous_ids, row_state, source_state):
-        hidden = torch.cat(row_state["hidden"].split(1))
-        return super().step(previous_ids, {"hidden": hidden}, source_state)
-
-
-class IndexesByMask(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        outputs = state["outputs"].clone()
-        outputs[~state["mask"]] = 0
-        return {**state, "outputs": outputs}
-
-
-class WritesToArguments(TutorialTranslator):
-    def step(self, previous_ids, row_state, source_state):
-        row_state["hidden"].mul_(0.9)
-        return super().step(previous_ids, row_state, source_state)
-
-
-class OtherName(TutorialTranslator):
-    def step(self, previous_ids, row_state, source_state):
-        return super().step(previous_ids, {"hidden": row_state["h"]}, source_state)  # the mistake
-
-
-class NamesByBatch(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return state if len(source_ids) > 1 else {**state, "alone": state["hidden"]}
-
-
-class NamesByWidth(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return state if source_ids.shape[1] > 5 else {**state, "short": state["hidden"]}
-
-
-class StepNamesByBatch(TutorialTranslator):
-    def step(self, previous_ids, row_state, source_state):
-        logits, state, attention = super().step(previous_ids, row_state, source_state)
-        return logits, state if len(previous_ids) > 1 else {"other": state["hidden"]}, attention
-
-
-class TwelveSteps(Plain):
-    """A module with learned places for 12 steps; its limit of 12 symbols takes 13 steps."""
-
-    row_state = ("hidden", "place")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places = nn.Embedding(12, 16)
-
-    def encode(self, source_ids, source_lengths):
-        return {**super().encode(source_ids, source_lengths), "place": torch.zeros_like(source_lengths)}
-
-    def step(self, previous_ids, row_state, source_state):
-        place = row_state["place"]
-        hidden = row_state["hidden"] + self.places(place)  # the mistake
-        logits, state, weights = super().step(previous_ids, {"hidden": hidden}, source_state)
-        return logits, {**state, "place": place + 1}, weights
-
-
-class Grows(Plain):
-    row_state = ("hidden", "past")
-
-    def encode(self, source_ids, source_lengths):
-        return {**super().encode(source_ids, source_lengths), "past": torch.zeros(len(source_ids), 0, 16)}
-
-    def step(self, previous_ids, row_state, source_state):
-        logits, state, weights = super().step(previous_ids, row_state, source_state)
-        return logits, {**state, "past": torch.cat([row_state["past"], state["hidden"][:, None]], 1)}, weights
-
-
-class NamesSourcesAsRows(Plain):
-    row_state = ("hidden", "outputs", "mask")
-
-    def step(self, previous_ids, row_state, source_state):
-        logits, state, weights = super().step(previous_ids, row_state, row_state)
-        return logits, {**row_state, **state}, weights
-
-
-class Cumulates(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return {**state, "outputs": state["outputs"].cumprod(1)}
-
-
-class ChangesPacked(Plain):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        packed = nn.utils.rnn.pack_padded_sequence(state["outputs"], source_lengths, True, enforce_sorted=False)
-        packed = packed._replace(data=torch.tanh(packed.data))  # the mistake
-        return {**state, "outputs": nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]}
-
-
-class FewSymbols(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
-        return super().encode(source_ids, source_lengths)
-
-
-class OnAnotherDevice(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        return super().encode(source_ids.to("cuda"), source_lengths)  # the mistake
-
-
-class Wrapped(nn.DataParallel):
-    def __init__(self) -> None:
-        super().__init__(TutorialTranslator())
-
-
-class OnADeviceWithoutDriver(TutorialTranslator):
-    def encode(self, source_ids, source_lengths):
-        raise RuntimeError("Found no NVIDIA driver on your system.")  # the mistake
-
-
-def line_of_the_mistake(module: type[nn.Module]) -> str:
-    lines = Path(__file__).read_text().splitlines()
-    begin = next(number for number, line in enumerate(lines, 1) if line.startswith(f"class {module.__name__}("))
-    return str(next(n for n, line in enumerate(lines, 1) if n > begin and line.endswith("# the mistake")))
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (KeepsState, r"KeepsState keeps self\.last, set at \S*test_own\.py:{line}, for another call: .* return it"),
-        (Counts, r"Counts keeps self\.num_steps, set at \S*test_own\.py:{line}, for another call: .* return it"),
-        (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
-        (LoopsOverPositions, r"traced.*: the number of positions is frozen .*, a loop over positions by nn\.LSTM"),
-        (Pyramid, r"encode returns outputs of shape \(1, 21, 16\) for 41 positions: .*; pad a shorter axis by F\.pad"),
-        (PacksByNumbers, r"traced at \S*:{line}: .*\.numpy\(\).*; pack_padded_sequence takes the tensor of lengths"),
-        (LoopsOverRows, r"can't be traced.*: the number of rows is frozen .* replace a loop over sources or rows by"),
-        (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\].* \(bundles may not"),
-        (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
-        (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
-        (NamesByBatch, r"encode returns alone only for some batches: return the same names"),
-        (NamesByWidth, r"encode returns short only for some batches: return the same names"),
-        (StepNamesByBatch, r"step returns hidden only for some batches: return the same names"),
-        (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
-        (TwelveSteps, r"index out of range .* at .*:{line}: .*; steps reach 12: .* lower max_target_tokens"),
-        (Grows, r"step returns past as .*, must stay .* \(2, 0, 16\); a state that grows .* its last size in encode"),
-        (NamesSourcesAsRows, r"step returns attention, .* out of row_state"),
-        (Cumulates, r"Cumulates can't be traced: torch can't export prod to ONNX: write it with other operations"),
-        (ChangesPacked, r"can't be traced at .*:{line}: .*a packed sequence may only go through nn\.LSTM"),
-        (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
-        (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
-        (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
-        (changed(nn.Module.half), r"weights \S+ are torch.float16 on cpu: .*: call module\.cpu\(\)\.float\(\) first"),
-        (changed(lambda module: module.out.weight.data.fill_(math.nan)), "weights out.weight are NaN or infinite: "),
-        (changed(lambda module: setattr(module, "layers", [nn.Linear(3, 3)])), r"\.layers is a list of modules, "),
-        (
-            changed(lambda module: nn.utils.spectral_norm(module.keys)),
-            r"\.keys computes its weights in a hook: .*remove",
-        ),
-        pytest.param(
-            changed(lambda module: setattr(module, "out", torch.jit.script(module.out))),
-            r"\.out is TorchScript, .*: give",
-            marks=pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
-        ),
-        (changed(lambda module: setattr(module, "words", (w for w in "ab"))), "can't be copied, .* cannot pickle"),
-        (changed(id, row_state=("h", "h")), "must be a tuple of names, each once"),
-        (changed(id, row_state=("cell",)), "row_state names cell, which encode does not return"),
-        (changed(id, shares_sources=True), "step.* its arguments are .* with shares_sources, of SharingModule"),
-        (changed(id, encode=lambda *_: torch.zeros(1)), "encode must return a dictionary of tensors, got Tensor"),
-        (encodes("hidden", lambda x: (x, x)), "encode returns hidden as tuple, must be a tensor"),
-        (encodes("hidden", lambda x: x[None].repeat(2, 1, 1)), r"hidden of shape \(2, .*transpose\(0, 1\)"),
-        (changed(id, step=lambda *_: [1, 2, 3]), "step must return a tuple .*, got list"),
-        (encodes("enc_out", lambda x: x), "encode returns 'enc_out': .* that does not end with _out"),
-        (encodes("hidden", lambda x: torch.dropout(x, 0.5, True)), "encode gives other hidden for the same arguments"),
-        (encodes("hidden", lambda x: x / 0 * 0), "encode returns hidden with NaN for 1 sources of 5 positions"),
-        (steps(0, lambda x: x - x.mean(0)), "step: logits of a row must not depend on the other rows"),
-        (steps(0, lambda x: x.softmax(-1)), "step returns probabilities: return the logits"),
-        (steps(0, lambda x: x.masked_fill(x > 0, math.inf)), "step returns logits that are infinite: mask by -1e9"),
-        (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
-        (steps(0, lambda x: torch.cat([x, x[:, :5]], 1)), "a copied position to the symbol of its source id"),
-        (steps(2, lambda x: x[:, None]), r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
-        (steps(2, lambda x: x * math.nan), "step returns attention that is NaN"),
-        (steps(2, torch.log), "step returns attention below 0: return the weights after the softmax"),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_a_mistake_is_named_with_its_line(
-    module: type[nn.Module], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    expected = message.replace("{line}", line_of_the_mistake(module) if "{line}" in message else "")
-    with pytest.raises(UserError) as caught:
-        export_model(user_model(module()), tmp_path / "bundle", plan=TINY)
-    assert re.search(expected, str(caught.value)), caught.value
-    assert len(str(caught.value).splitlines()) == 1
-    assert not (tmp_path / "bundle").exists()
-    # torch prints the part of a graph that it has traced.
-    assert capfd.readouterr() == ("", "")
 
 
 class WrongSlots(SharedDotAttention):
@@ -797,22 +493,6 @@ def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="model is of type TutorialTranslator: must be a UserModel"):
         export_model(TutorialTranslator(), tmp_path / "mine")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        ("only 4D query, key, and value are supported", r"query\.unsqueeze\(1\)"),
-        (
-            "return _Packed(padded, lengths)\nCould not extract specialized integer from data-dependent u0",
-            r"\.tolist\(\)",
-        ),
-        ("'_Packed' object has no attribute 'data'", "change the padded tensor"),
-        ("conflicts between user-specified ranges and inferred ranges", r"torch's scan .*F\.one_hot"),
-    ],
-)
-def test_errors_of_the_exporter_have_their_remedy(text: str, remedy: str) -> None:
-    assert re.search(remedy, str(explained(RuntimeError(text), Plain())))
 
 
 @pytest.mark.parametrize(
