@@ -113,7 +113,7 @@ class Count:
 
 
 class Distribution:
-    """A histogram's values for one set of labels."""
+    """The values that a histogram counts under the same labels."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds`: the largest value of each bucket except the last, which takes all larger values."""

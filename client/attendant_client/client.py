@@ -427,8 +427,15 @@ class AttendantClient:
             deadline: `timeout`, in seconds.
         """
         check_names(deadline, Deadline)
-        fields = {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos}
-        request = messages.score_request(source, target, attention=attention, **fields)
+        request = messages.score_request(
+            source,
+            target,
+            attention=attention,
+            request_id=request_id,
+            model=model,
+            version=version,
+            include_eos=include_eos,
+        )
         return messages.score_of(await self._call("Score", request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:

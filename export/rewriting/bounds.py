@@ -41,7 +41,7 @@ COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 class Bounds:
-    """The bounds of a graph's values, computed in one pass over its nodes from the known ones of its inputs."""
+    """Bounds of a graph's values. A pass over its nodes computes them from the bounds of the graph's inputs."""
 
     def __init__(self, graph: ir.Graph, inputs: Mapping[str, Bound]) -> None:
         self._known: dict[ir.Value, Bound] = {}

@@ -62,7 +62,7 @@ DATA_SETS: dict[str, Builder] = {"messages-en-fr": build}
 
 
 def split(catalogues: Iterable[tuple[str, list[Pair]]]) -> dict[str, list[Pair]]:
-    """Returns the pairs of each split. A source, in upper or lower case, occurs once, and in one split only."""
+    """Returns the pairs of each split. Each source, ignoring case, is in one pair only."""
     sides: dict[str, dict[str, Pair]] = {"train": {}, "validation": {}, "test": {}}
     for name, pairs in catalogues:
         for pair in pairs:

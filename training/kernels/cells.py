@@ -117,7 +117,7 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
 
 
 def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """Runs one step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
+    """Runs a step of a layer in one direction. Inputs are [R, I]; each tensor of the old state is [R, H]."""
     projected, recurrent = products_of(weights, inputs, state)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
 

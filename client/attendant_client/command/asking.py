@@ -197,9 +197,16 @@ def connect(options: Namespace) -> AttendantClient | LocalModel:
 
 
 def _client(options: Namespace) -> AttendantClient:
-    files = ("root_certificates", "client_certificate", "client_key")
-    names = ("target", "timeout", "tls", *files, "server_name", "token")
-    return AttendantClient(**{name: getattr(options, name) for name in names})
+    return AttendantClient(
+        options.target,
+        timeout=options.timeout,
+        tls=options.tls,
+        root_certificates=options.root_certificates,
+        client_certificate=options.client_certificate,
+        client_key=options.client_key,
+        server_name=options.server_name,
+        token=options.token,
+    )
 
 
 async def score(options: Namespace) -> int:
