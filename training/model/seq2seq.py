@@ -45,14 +45,24 @@ class Seq2Seq(nn.Module):
 
     Attributes:
         config: the architecture.
-        target_vocabulary_size: special symbols included.
-        source_embedding: None if the target's serves both sides (shared), which then have one vocabulary.
+        source_vocabulary_size, target_vocabulary_size: special symbols included.
+        source_embedding: None if the target's serves both sides (shared).
         start_id: the input of the first step.
+
+    Raises:
+        ValueError: shared embeddings, but not one vocabulary.
     """
 
     def __init__(self, config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
+        if config.shared_embeddings and source_vocabulary_size != target_vocabulary_size:
+            raise ValueError(
+                "model.shared_embeddings = true needs one vocabulary for both sides, got a source vocabulary of "
+                f"{source_vocabulary_size} symbols and a target vocabulary of {target_vocabulary_size}: share the "
+                "tokenizer or leave it out"
+            )
         self.config = config
+        self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.start_id = EOS_ID if config.decoder.start_symbol == "eos" else BOS_ID
         self.target_embedding = nn.Embedding(target_vocabulary_size, config.embedding_size)

@@ -88,7 +88,15 @@ class Ensemble(nn.Module):
     """
 
     def __init__(self, members: Sequence[Seq2Seq]) -> None:
+        """Takes the models as they are.
+
+        Raises:
+            ValueError: no members, or members of several vocabularies or start symbols.
+        """
         super().__init__()
+        kinds = {(model.source_vocabulary_size, model.target_vocabulary_size, model.start_id) for model in members}
+        if len(kinds) != 1:
+            raise ValueError("members of an ensemble need the same vocabularies and the same start symbol")
         self.members = nn.ModuleList(members)
         self._members = tuple(members)
         self.target_vocabulary_size, self.start_id = members[0].target_vocabulary_size, members[0].start_id

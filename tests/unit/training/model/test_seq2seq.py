@@ -63,10 +63,13 @@ def test_every_weight_has_a_gradient(score: str, query: str) -> None:
     assert all(parameter.grad.any() for parameter in model.parameters())
 
 
-def test_shared_embeddings_are_one_parameter() -> None:
-    shared = Seq2Seq(ModelConfig(**SMALL, shared_embeddings=True), 11, 11).eval()
+def test_shared_embeddings_are_one_parameter_and_need_one_vocabulary() -> None:
+    config = ModelConfig(**SMALL, shared_embeddings=True)
+    shared = Seq2Seq(config, 11, 11).eval()
     assert not any(name.startswith("source_embedding") for name in shared.state_dict())
     teacher_force(shared)
+    with pytest.raises(ValueError, match=r"shared_embeddings.* 11 symbols .* 13"):
+        Seq2Seq(config, 11, 13)
 
 
 def test_decoding_starts_with_the_configured_symbol() -> None:

@@ -87,6 +87,13 @@ def test_probabilities_of_an_ensemble_are_the_mean() -> None:
         previous = np.full(3, symbol)
 
 
+def test_an_ensemble_of_different_vocabularies_is_refused() -> None:
+    with pytest.raises(ValueError, match="same vocabularies"):
+        Ensemble([tiny_model(), tiny_model(shared_embeddings=True)])
+    with pytest.raises(ValueError):
+        Ensemble([])
+
+
 @pytest.fixture
 def stepper() -> TorchStepper:
     return TorchStepper(tiny_model())
