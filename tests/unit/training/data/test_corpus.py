@@ -5,6 +5,8 @@ that a training split suggests for the length of outputs.
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ from attendant.training.data.corpus import (
 from attendant.training.data.pairs import Pair
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.recipe import Recipe
-from attendant.training.run.corpora import prepare_training_split
+from attendant.training.run.corpora import _unknown_shares, prepare_training_split
 from tests.unit.training.conftest import Runs
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
@@ -81,6 +83,12 @@ def test_a_corpus_without_a_pair_within_the_limits_is_refused() -> None:
         UserError, match=r"none of the 1 pairs of data\.train has 1 to 1 source and 1 to 9 target tokens"
     ):
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)
+
+
+def test_unknown_symbols_are_counted() -> None:
+    corpus = encode([Pair("axyz", "a")], config(9, 9), append_eos=True)
+    train: Any = SimpleNamespace(source_tokenizer=TOKENIZER, target_tokenizer=TOKENIZER)
+    assert _unknown_shares(corpus, train) == {"source": 0.75, "target": 0.0}
 
 
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})
