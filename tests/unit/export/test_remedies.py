@@ -230,9 +230,18 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (KeepsState, r"KeepsState keeps self\.last, set at \S*test_own\.py:{line}, for another call: .* return it"),
-        (Counts, r"Counts keeps self\.num_steps, set at \S*test_own\.py:{line}, for another call: .* return it"),
-        (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
+        (
+            KeepsState,
+            r"KeepsState keeps self\.last, set at \S*test_remedies\.py:{line}, for another call: .* return it",
+        ),
+        (
+            Counts,
+            r"Counts keeps self\.num_steps, set at \S*test_remedies\.py:{line}, for another call: .* return it",
+        ),
+        (
+            DependsOnValues,
+            r"DependsOnValues can't be traced at \S*test_remedies\.py:{line}: if .*: Python's control flow",
+        ),
         (LoopsOverPositions, r"traced.*: the number of positions is frozen .*, a loop over positions by nn\.LSTM"),
         (Pyramid, r"encode returns outputs of shape \(1, 21, 16\) for 41 positions: .*; pad a shorter axis by F\.pad"),
         (PacksByNumbers, r"traced at \S*:{line}: .*\.numpy\(\).*; pack_padded_sequence takes the tensor of lengths"),
