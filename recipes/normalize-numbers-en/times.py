@@ -2,7 +2,7 @@
 
 import re
 from calendar import day_name, month_name
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib import import_module
 from itertools import product
@@ -96,6 +96,18 @@ def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -
     return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace(".", "")])
 
 
+def interval_of_clock_times(first: tuple[int, int], last: tuple[int, int]) -> Value:
+    """Returns a range between two times, each an hour and a minute, without `a.m.` and `p.m.`: `9:00-17:00`."""
+    start, end = time_of_day(*first), time_of_day(*last)
+    ends = [[time.written, f"{hour:02}:{minute:02}"] for time, (hour, minute) in ((start, first), (end, last))]
+    figures = [dash.join(pair) for pair in zip(*ends, strict=True) for dash in ("-", " - ", " to ")]
+    spoken = f"{start.spoken} to {end.spoken}"
+    # `fourteen oh five` is a year.
+    if not (start.words and end.words):
+        return spoken_only(spoken, figures)
+    return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace("'", "")])
+
+
 def _relative_times(hour: int, minute: int) -> list[str]:
     """Returns the forms of a time on the dial: `ten past three`, `a quarter to four`."""
     if not minute:
@@ -167,6 +179,13 @@ def calendar_date(day: date, weekday: bool = False) -> Value:
     numeric += [f"{day.day}.{day.month}.{day.year}", f"{day.day:02}.{day.month:02}.{day.year}"]
     # Twice, since there are more forms with names.
     return both(spoken, day.isoformat(), [*figures, *numeric, *numeric], readings)
+
+
+def impossible_date(numbers: Sequence[int], dash: str) -> Value:
+    """Returns three numbers that look like a date but are none: `13/26/1991`; `dash` is `/` or `-`."""
+    words = [year(number) if number >= 1000 else cardinal(number) for number in numbers]
+    figures = [dash.join(format(number, form) for number in numbers) for form in ("", "02")]
+    return spoken_only(f" {'slash' if dash == '/' else 'dash'} ".join(words), figures)
 
 
 def day_of_month(month: int, day: int, weekday: str = "") -> Value:
