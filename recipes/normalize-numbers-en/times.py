@@ -68,6 +68,26 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     return both(f"{stem}{end}", written, figures, readings)
 
 
+def time_in_zone(hour: int, minute: int, half: str, zone: str) -> Value:
+    """Returns a time of day with its zone: `5:18 p.m. EST`, `14:05 UTC`; `half` as in `time_of_day`."""
+    time = time_of_day(hour, minute, half)
+    forms = [[f"{form} {zone}" for form in each] for each in (time.figures, time.words)]
+    return values.Value(f"{time.spoken} {zone}", f"{time.written} {zone}", *map(tuple, forms))
+
+
+def date_and_time(day: date, hour: int, minute: int, half: str = "") -> Value:
+    """Returns a moment: `2024-05-06T14:05`, `May 6, 2024, 3:30 p.m.`; `half` as in `time_of_day`."""
+    time, of_day = time_of_day(hour, minute, half), calendar_date(day)
+    spoken, month = f"{of_day.spoken}, {time.spoken}", month_name[day.month]
+    dates = [f"{name} {day.day}, {day.year}" for name in (month, month[:3])] + [f"{day.day} {month} {day.year}"]
+    figures = [f"{each}{at}{form}" for each in dates for at in (", ", " at ", " ") for form in time.figures[:4]]
+    if not half:
+        figures += [f"{day}{gap}{hour:02}:{minute:02}" for gap in ("T", "T", " ", ", ")] * 5
+    # A time such as 14:05 is not written by itself, since its words are a year.
+    written = f"{day} {time.written or f'{hour}:{minute:02}'}"
+    return both(spoken, written, figures, [f"{of_day.spoken} at {time.spoken}"])
+
+
 def dial(hour: int, minute: int) -> Iterator[Value]:
     """Yields the forms of a time on the dial in figures, `10 past 3`, without those that are a range: `5 to 10`."""
     distance, named_hour = (minute, hour) if minute <= 30 else (60 - minute, hour % 12 + 1)

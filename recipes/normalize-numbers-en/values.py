@@ -204,11 +204,11 @@ def scaled(amount: str, scale: str) -> Value:
     )
 
 
-def power(base: int, exponent: int) -> Value:
+def power(base: str, exponent: int) -> Value:
     """Returns a power: `2^10`, `10²`."""
-    name, (spoken, *readings) = cardinal(base), _exponents(exponent)
-    typed = (f"^{exponent}", f"**{exponent}", f" ^ {exponent}", str(exponent).translate(RAISED))
-    figures = [f"{base:,}{each}" for each in typed]
+    name, (spoken, *readings) = in_words.amount(base), _exponents(exponent)
+    typed = (f"^{exponent}", f"**{exponent}", f" ^ {exponent}", *[str(exponent).translate(RAISED)] * 2)
+    figures = [f"{base}{each}" for each in typed]
     return both(f"{name} {spoken}", figures[0], figures[1:], [f"{name} {each}" for each in readings])
 
 
@@ -227,7 +227,11 @@ def _exponents(exponent: int) -> list[str]:
     if exponent < 0:
         number = cardinal(-exponent)
         return [f"to the {'power of ' * power}{sign} {number}" for power in (0, 1) for sign in SIGNS["-"]]
-    words = [f"to the {ordinal(exponent)}", f"to the {ordinal(exponent)} power", f"to the power of {cardinal(exponent)}"]
+    words = [
+        f"to the {ordinal(exponent)}",
+        f"to the {ordinal(exponent)} power",
+        f"to the power of {cardinal(exponent)}",
+    ]
     return [*({2: ["squared"], 3: ["cubed"]}.get(exponent) or []), *words]
 
 
@@ -503,6 +507,27 @@ def interval(first: float, last: float, unit: str = "") -> Value:
         return spoken_only(spoken, figures)
     readings = [f"{start_words}{to}{nothing}" for to in (" ", " to ") for nothing in NOTHING] if last == 0 else []
     return both(spoken, dashed, figures, [*readings, f"{start_words} all"] if first == last else readings)
+
+
+def product(amounts: Sequence[str], unit: str = "") -> Value:
+    """Returns two or three sizes: `1920x1080`, `8.5 x 11 in`."""
+    spoken, written = " by ".join(map(in_words.amount, amounts)), "x".join(amounts)
+    figures = [cross.join(amounts) for cross in ("×", " x ", " × ", " by ")]
+    if unit:
+        noun = _noun(unit, singular=False)
+        figures = [f"{figure} {each}" for figure in (written, *figures) for each in (unit, noun)]
+        spoken, written = f"{spoken} {noun}", f"{written} {unit}"
+    return both(spoken, written, figures)
+
+
+def numbers_in_order(numbers: Sequence[int]) -> Value:
+    """Returns a list of numbers: `1, 2, 3`."""
+    *first, last = map(str, numbers)
+    *first_words, last_word = map(cardinal, numbers)
+    ends = [", ", " and ", ", and "]
+    figures = [f"{', '.join(first)}{end}{last}" for end in ends]
+    spoken = [f"{', '.join(first_words)}{end}{last_word}" for end in ends]
+    return both(spoken[0], figures[0], figures[1:], spoken[1:])
 
 
 def ratio(first: int, last: int) -> Value:
