@@ -67,7 +67,7 @@ DURATION_WEIGHTS: Final = (6, 2, 1, 1, 1, 2)
 """Durations of hours and minutes, and of minutes and seconds, are all in the training split."""
 
 NUM_TRAINED: Final = 900_000
-NUM_VALIDATED: Final = 50
+NUM_VALIDATED: Final = 150
 NUM_TESTED: Final = 1_000
 """Pairs of each class in the validation split and in the test split."""
 

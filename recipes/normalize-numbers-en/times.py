@@ -119,7 +119,7 @@ def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -
 def interval_of_clock_times(first: tuple[int, int], last: tuple[int, int]) -> Value:
     """Returns a range between two times, each an hour and a minute, without `a.m.` and `p.m.`: `9:00-17:00`."""
     start, end = time_of_day(*first), time_of_day(*last)
-    ends = [[time.written, f"{hour:02}:{minute:02}"] for time, (hour, minute) in ((start, first), (end, last))]
+    ends = [[f"{hour}:{minute:02}", f"{hour:02}:{minute:02}"] for hour, minute in (first, last)]
     figures = [dash.join(pair) for pair in zip(*ends, strict=True) for dash in ("-", " - ", " to ")]
     spoken = f"{start.spoken} to {end.spoken}"
     # `fourteen oh five` is a year.

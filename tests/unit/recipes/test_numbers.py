@@ -119,6 +119,7 @@ def test_numbers_are_spoken(function: str, number: int, spoken: str) -> None:
         (values.scientific("3", 8), "3 × 10⁸", "three times ten to the eighth"),
         (values.single_digits("1" * 22), "1" * 22, " ".join(["one"] * 22)),
         (times.interval_of_clock_times((9, 0), (17, 0)), "09:00-17:00", "nine o'clock to seventeen hundred hours"),
+        (times.interval_of_clock_times((8, 15), (14, 5)), "8:15 - 14:05", "eight fifteen to fourteen oh five"),
         (times.impossible_date((13, 26, 1991), "/"), "13/26/1991",
          "thirteen slash twenty-six slash nineteen ninety-one"),
         (values.product(("1920", "1080")), "1920×1080", "one thousand nine hundred twenty by one thousand eighty"),
@@ -270,6 +271,12 @@ def test_no_input_has_two_outputs(files: dict[str, list[Pair]]) -> None:
     for pairs in files.values():
         for pair in pairs:
             assert outputs.setdefault(pair.source.casefold(), pair.target) == pair.target
+
+
+def test_every_form_has_all_of_its_value(files: dict[str, list[Pair]]) -> None:
+    """A form without its last part ends with a separator."""
+    incomplete = [pair for pairs in files.values() for pair in pairs if pair.source.strip() != pair.source]
+    assert incomplete == [] and all(pair.target == pair.target.strip() for pair in files["train"])
 
 
 def test_unseen_values_are_held_out_in_both_directions(files: dict[str, list[Pair]]) -> None:
