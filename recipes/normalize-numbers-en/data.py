@@ -45,6 +45,13 @@ ROUND: Final = 0.1
 
 BEFORE_YEARS: Final = ("in", "since", "by", "before", "after", "the year")
 DIGITS: Final = "0123456789"
+ZONES: Final = (
+    *("UTC", "GMT", "EST", "EDT", "ET", "CST", "CDT", "CT", "MST", "MDT", "MT", "PST", "PDT", "PT"),
+    *("CET", "CEST", "BST", "IST", "JST", "AEST"),
+)
+SIZES: Final = ("in", "ft", "m", "cm", "mm", "px")
+"""The units of sizes: `8.5 x 11 in`."""
+
 COUNTRIES: Final = ("1", "1", "44", "49", "33", "34", "39", "61", "81", "86", "91", "353")
 """Codes of telephone numbers."""
 
@@ -60,7 +67,7 @@ DURATION_WEIGHTS: Final = (6, 2, 1, 1, 1, 2)
 """Durations of hours and minutes, and of minutes and seconds, are all in the training split."""
 
 NUM_TRAINED: Final = 900_000
-NUM_VALIDATED: Final = 50
+NUM_VALIDATED: Final = 150
 NUM_TESTED: Final = 1_000
 """Pairs of each class in the validation split and in the test split."""
 
@@ -139,6 +146,8 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     for number in range(EXHAUSTIVE):
         yield values.whole_number(number), 12 if number < 100 else 4 if number < 1000 else 2
         yield values.ordinal_number(number), 6 if number < 100 else 1
+        if number < EXHAUSTIVE // 10:
+            yield values.ordinal_number(number, "the "), 4 if number < 100 else 1
     for exponent, digit in product(range(3, MAX_DIGITS), range(1, 10)):
         yield values.whole_number(digit * 10**exponent), 8
     for number in range(101):
@@ -167,7 +176,12 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     yield from ((values.scaled(str(number), "hundred"), 4) for number in range(1, 10))
     yield from ((value, 40) for value in values.phrases())
     yield from ((values.dozens(count), 10) for count in range(1, MAX_DOZENS + 1))
-    yield from ((values.interval(first, last), 2) for first, last in product(range(21), repeat=2))
+    yield from ((values.interval(first, last), 2 if last else 8) for first, last in product(range(21), repeat=2))
+    yield from ((values.power(str(base), exponent), 2) for base, exponent in product(range(2, 21), range(2, 21)))
+    yield from ((values.product((str(first), str(last))), 2) for first, last in product(range(1, 21), repeat=2))
+    for exponent in (*range(-20, -1), *range(2, 101)):
+        yield values.power("10", exponent), 4
+        yield from ((values.scientific(str(amount), exponent), 1) for amount in range(1, 10))
     for last in (*range(2, 21), *range(30, 110, 10), 1000, 10_000, 100_000, 1_000_000):
         for first, between in product(range(1, min(last, 21)), ("in", "out of")):
             yield values.share(first, last, between), 8 if first == 1 else 2
@@ -218,7 +232,7 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for month, day in product(range(1, 13), range(1, 32)):
         if day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31):
             yield times.day_of_month(month, day), 8
-            yield from ((times.day_of_month(month, day, weekday), 1) for weekday in day_name)
+            yield from ((times.day_of_month(month, day, weekday), 2) for weekday in day_name)
     for number in range(1300, 2100):
         yield times.bare_year(number), 2
         yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
@@ -252,6 +266,14 @@ def _draw_signed(generator: random.Random) -> Value:
 def _draw_decimal(generator: random.Random) -> Value:
     value = values.decimal(_whole(generator, 12), _digits(generator, generator.randint(1, MAX_DECIMALS)))
     return values.signed(generator.choice(("", "", "", "", "-")), value)
+
+
+def _draw_power(generator: random.Random) -> Value:
+    exponent = generator.choice((generator.randint(2, 12), generator.randint(2, 100), -generator.randint(1, 40)))
+    if generator.random() < 0.5:
+        return values.power(_amount(generator, 3, 0.2), exponent)
+    decimals = "".join(generator.choices(DIGITS, k=generator.randint(0, 4)))
+    return values.scientific(f"{generator.randint(1, 9)}{decimals and '.'}{decimals}", exponent)
 
 
 def _draw_percentage(generator: random.Random) -> Value:
@@ -288,6 +310,31 @@ def _draw_time(generator: random.Random) -> Value:
     return times.time_of_day(hour, generator.choice((0, generator.randint(0, 59))), half)
 
 
+def _draw_time_in_zone(generator: random.Random) -> Value:
+    half = generator.choice(("", "a.m.", "p.m."))
+    hour = generator.randint(1, 12) if half else generator.randint(0, 23)
+    return times.time_in_zone(hour, generator.choice((0, generator.randint(0, 59))), half, generator.choice(ZONES))
+
+
+def _draw_date_and_time(generator: random.Random) -> Value:
+    day = date.fromordinal(generator.randint(date(1900, 1, 1).toordinal(), date(2050, 12, 31).toordinal()))
+    half = generator.choice(("", "", "a.m.", "p.m."))
+    hour = generator.randint(1, 12) if half else generator.randint(0, 23)
+    return times.date_and_time(
+        day, hour, generator.choice((0, generator.randint(0, 59), generator.randint(0, 59))), half
+    )
+
+
+def _draw_product(generator: random.Random) -> Value:
+    amounts = [_amount(generator, 4, 0.3).replace(",", "") for _ in range(generator.choice((2, 2, 3)))]
+    return values.product(amounts, generator.choice(("", "", *SIZES)))
+
+
+def _draw_list(generator: random.Random) -> Value:
+    most = generator.choice((9, 30, 100, 999))
+    return values.numbers_in_order([generator.randint(0, most) for _ in range(generator.randint(3, 6))])
+
+
 def _draw_duration(generator: random.Random) -> Value:
     limits = generator.choices(DURATIONS, DURATION_WEIGHTS)[0]
     return times.duration(*((generator.randint(1, limit), unit) for unit, limit in limits.items()))
@@ -299,12 +346,30 @@ def _draw_day(generator: random.Random) -> Value:
 
 
 def _draw_date(generator: random.Random) -> Value:
+    if generator.random() < 0.05:
+        return _draw_impossible_date(generator)
     # Half of the days are of our time.
     first, last = (FIRST, LAST) if generator.random() < 0.5 else (date(1900, 1, 1), date(2050, 12, 31))
     day = date.fromordinal(generator.randint(first.toordinal(), last.toordinal()))
     if generator.random() < ROUND:
         day = date(generator.choice(CENTURIES), day.month, min(day.day, 28))
     return times.calendar_date(day, weekday=generator.random() < 0.15)
+
+
+def _draw_impossible_date(generator: random.Random) -> Value:
+    month = generator.choice((2, 4, 6, 9, 11))
+    months = [generator.randint(13, 31), month, month]
+    days = generator.randint(13, 31), 30 + (month != 2), 31
+    month_and_day = generator.choice(
+        [*zip(months, days, strict=True), (generator.randint(1, 31), generator.randint(32, 99))]
+    )
+    if month_and_day[1] > 31:
+        month_and_day = generator.choice((month_and_day, month_and_day[::-1]))
+    number = generator.choice(values.YEARS) if generator.random() < 0.7 else generator.randint(32, 99)
+    numbers = (*month_and_day, number)
+    if number >= 1000 and generator.random() < 0.3:
+        numbers = (number, *month_and_day)
+    return times.impossible_date(numbers, generator.choice("/-"))
 
 
 def _draw_month(generator: random.Random) -> Value:
@@ -336,6 +401,8 @@ def _draw_telephone(generator: random.Random) -> Value:
 
 
 def _draw_digits(generator: random.Random) -> Value:
+    if generator.random() < 0.1:
+        return values.single_digits(generator.choice(NONZERO) + _digits(generator, generator.randint(MAX_DIGITS, 39)))
     digits = _digits(generator, generator.randint(2, 12))
     return values.single_digits(f"0{digits[1:]}" if generator.random() < 0.6 else digits)
 
@@ -358,6 +425,17 @@ def _draw_measure(generator: random.Random) -> Value:
     return values.signed(generator.choice(("", "", "", "-")), values.measure(_amount(generator, 7), unit))
 
 
+def _draw_interval_of_times(generator: random.Random) -> Value:
+    halves = generator.choice(
+        (("", ""), ("", ""), ("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m."))
+    )
+    if not halves[0]:
+        clock_times = [(generator.randint(0, 23), generator.choice((0, 0, 15, 30, 45, 5))) for _ in halves]
+        return times.interval_of_clock_times(*clock_times)
+    ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
+    return times.interval_of_times(*ends)
+
+
 def _draw_interval(generator: random.Random) -> Value:
     kind = generator.random()
     if kind < 0.1:
@@ -370,10 +448,8 @@ def _draw_interval(generator: random.Random) -> Value:
         rounded = first - first % 100 if generator.random() < 0.2 else first
         # Half of the ranges end in the same century: `1575-87`.
         return values.interval(rounded, rounded - rounded % 100 + last % 100 if generator.random() < 0.5 else last)
-    if kind < 0.45:
-        halves = generator.choice((("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m.")))
-        ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
-        return times.interval_of_times(*ends)
+    if kind < 0.48:
+        return _draw_interval_of_times(generator)
     unit = generator.choice(("", "", "", "", "$", "%", *generator.sample(list(values.UNITS), 2)))
     first, last = generator.randint(0, generator.choice((20, 100, 999))), generator.randint(1, 200)
     if kind < 0.55:
@@ -409,13 +485,18 @@ class ValueClass:
 CLASSES: Final[Mapping[str, ValueClass]] = {
     "cardinal": ValueClass(lambda g: values.whole_number(_whole(g)), 14),
     "signed": ValueClass(_draw_signed, 3),
-    "ordinal": ValueClass(lambda g: values.ordinal_number(_whole(g) or 1), 4),
+    "ordinal": ValueClass(lambda g: values.ordinal_number(_whole(g) or 1, g.choice(("", "", "", "the "))), 4),
     "decimal": ValueClass(_draw_decimal, 4),
     "scaled": ValueClass(lambda g: values.scaled(_amount(g, 3, 0.6), g.choice(SCALES[1:])), 2),
     "percentage": ValueClass(_draw_percentage, 2),
     "fraction": ValueClass(_draw_fraction, 5),
+    "power": ValueClass(_draw_power, 2.5),
+    "product": ValueClass(_draw_product, 2),
+    "list": ValueClass(_draw_list, 1.5),
     "money": ValueClass(_draw_money, 8),
     "time": ValueClass(_draw_time, 1, few=True),
+    "zone": ValueClass(_draw_time_in_zone, 1.5),
+    "moment": ValueClass(_draw_date_and_time, 2),
     "duration": ValueClass(_draw_duration, 2),
     "date": ValueClass(_draw_date, 12),
     "day": ValueClass(_draw_day, 0.5, few=True),

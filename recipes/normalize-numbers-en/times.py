@@ -2,7 +2,7 @@
 
 import re
 from calendar import day_name, month_name
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib import import_module
 from itertools import product
@@ -68,6 +68,26 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     return both(f"{stem}{end}", written, figures, readings)
 
 
+def time_in_zone(hour: int, minute: int, half: str, zone: str) -> Value:
+    """Returns a time of day with its zone: `5:18 p.m. EST`, `14:05 UTC`; `half` as in `time_of_day`."""
+    time = time_of_day(hour, minute, half)
+    forms = [[f"{form} {zone}" for form in each] for each in (time.figures, time.words)]
+    return values.Value(f"{time.spoken} {zone}", f"{time.written} {zone}", *map(tuple, forms))
+
+
+def date_and_time(day: date, hour: int, minute: int, half: str = "") -> Value:
+    """Returns a moment: `2024-05-06T14:05`, `May 6, 2024, 3:30 p.m.`; `half` as in `time_of_day`."""
+    time, of_day = time_of_day(hour, minute, half), calendar_date(day)
+    spoken, month = f"{of_day.spoken}, {time.spoken}", month_name[day.month]
+    dates = [f"{name} {day.day}, {day.year}" for name in (month, month[:3])] + [f"{day.day} {month} {day.year}"]
+    figures = [f"{each}{at}{form}" for each in dates for at in (", ", " at ", " ") for form in time.figures[:4]]
+    if not half:
+        figures += [f"{day}{gap}{hour:02}:{minute:02}" for gap in ("T", "T", " ", ", ")] * 5
+    # A time such as 14:05 is not written by itself, since its words are a year.
+    written = f"{day} {time.written or f'{hour}:{minute:02}'}"
+    return both(spoken, written, figures, [f"{of_day.spoken} at {time.spoken}"])
+
+
 def dial(hour: int, minute: int) -> Iterator[Value]:
     """Yields the forms of a time on the dial in figures, `10 past 3`, without those that are a range: `5 to 10`."""
     distance, named_hour = (minute, hour) if minute <= 30 else (60 - minute, hour % 12 + 1)
@@ -94,6 +114,18 @@ def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -
         figures += [f"{dash.join(times)}{end}" for dash in ("-", " - ", " to ") for end in ends]
     spoken = f"{start.spoken} to {end.spoken}"
     return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace(".", "")])
+
+
+def interval_of_clock_times(first: tuple[int, int], last: tuple[int, int]) -> Value:
+    """Returns a range between two times, each an hour and a minute, without `a.m.` and `p.m.`: `9:00-17:00`."""
+    start, end = time_of_day(*first), time_of_day(*last)
+    ends = [[f"{hour}:{minute:02}", f"{hour:02}:{minute:02}"] for hour, minute in (first, last)]
+    figures = [dash.join(pair) for pair in zip(*ends, strict=True) for dash in ("-", " - ", " to ")]
+    spoken = f"{start.spoken} to {end.spoken}"
+    # `fourteen oh five` is a year.
+    if not (start.words and end.words):
+        return spoken_only(spoken, figures)
+    return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace("'", "")])
 
 
 def _relative_times(hour: int, minute: int) -> list[str]:
@@ -167,6 +199,13 @@ def calendar_date(day: date, weekday: bool = False) -> Value:
     numeric += [f"{day.day}.{day.month}.{day.year}", f"{day.day:02}.{day.month:02}.{day.year}"]
     # Twice, since there are more forms with names.
     return both(spoken, day.isoformat(), [*figures, *numeric, *numeric], readings)
+
+
+def impossible_date(numbers: Sequence[int], dash: str) -> Value:
+    """Returns three numbers that look like a date but are none: `13/26/1991`; `dash` is `/` or `-`."""
+    words = [year(number) if number >= 1000 else cardinal(number) for number in numbers]
+    figures = [dash.join(format(number, form) for number in numbers) for form in ("", "02")]
+    return spoken_only(f" {'slash' if dash == '/' else 'dash'} ".join(words), figures)
 
 
 def day_of_month(month: int, day: int, weekday: str = "") -> Value:

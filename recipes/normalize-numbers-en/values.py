@@ -100,6 +100,13 @@ MISSPELLED: Final = {
 NOTHING: Final = ("nil", "nothing", "zip")
 """Words for zero in a score."""
 
+GROUPS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
+THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+DECIMALS: Final = re.compile(r"(?<![\d.,])(\d[\d,]*)\.(\d{1,2}|\d{4,})(?![\d.])")
+"""Numbers whose point people also write as a comma. With three decimals, the comma would be that of thousands."""
+
+RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
 SIGNS: Final = {"-": ("minus", "negative"), "+": ("plus", "positive")}
 """Signs with their words; the first one is spoken."""
 
@@ -168,12 +175,12 @@ def whole_number(number: int) -> Value:
     return both(spoken, f"{number:,}", words=readings)
 
 
-def ordinal_number(number: int) -> Value:
-    """Returns an ordinal: `21st`."""
+def ordinal_number(number: int, the: str = "") -> Value:
+    """Returns an ordinal: `21st`; `the` is `the ` or empty."""
     spoken = ordinal(number)
     short = spoken.removeprefix("one ")
-    figures = [f"{number:,} {ordinal_ending(number)}"]
-    return both(spoken, f"{number:,}{ordinal_ending(number)}", figures, [short] if " " not in short else [])
+    figures, readings = [f"{the}{number:,} {ordinal_ending(number)}"], [f"{the}{short}"] if " " not in short else []
+    return both(f"{the}{spoken}", f"{the}{number:,}{ordinal_ending(number)}", figures, readings)
 
 
 def decimal(number: int, decimals: str) -> Value:
@@ -195,6 +202,37 @@ def scaled(amount: str, scale: str) -> Value:
         if "." in amount
         else spoken_only(spoken, [written, *short])
     )
+
+
+def power(base: str, exponent: int) -> Value:
+    """Returns a power: `2^10`, `10²`."""
+    name, (spoken, *readings) = in_words.amount(base), _exponents(exponent)
+    typed = (f"^{exponent}", f"**{exponent}", f" ^ {exponent}", *[str(exponent).translate(RAISED)] * 2)
+    figures = [f"{base}{each}" for each in typed]
+    return both(f"{name} {spoken}", figures[0], figures[1:], [f"{name} {each}" for each in readings])
+
+
+def scientific(amount: str, exponent: int) -> Value:
+    """Returns a number in scientific notation: `6.02×10^23`, `6.02e23`."""
+    start, (spoken, *readings) = f"{in_words.amount(amount)} times ten", _exponents(exponent)
+    exponents = [f"{exponent}", f"{exponent:+}", f"{exponent:+03}"]
+    figures = [f"{amount}{letter}{each}" for letter in "eE" for each in exponents]
+    for times in ("×", " × ", "x", " x ", "*"):
+        figures += [f"{amount}{times}10^{exponent}", f"{amount}{times}10{str(exponent).translate(RAISED)}"]
+    return both(f"{start} {spoken}", f"{amount}×10^{exponent}", figures, [f"{start} {each}" for each in readings])
+
+
+def _exponents(exponent: int) -> list[str]:
+    """Returns the words for an exponent: `to the sixth`, `squared`, `to the minus three`."""
+    if exponent < 0:
+        number = cardinal(-exponent)
+        return [f"to the {'power of ' * power}{sign} {number}" for power in (0, 1) for sign in SIGNS["-"]]
+    words = [
+        f"to the {ordinal(exponent)}",
+        f"to the {ordinal(exponent)} power",
+        f"to the power of {cardinal(exponent)}",
+    ]
+    return [*({2: ["squared"], 3: ["cubed"]}.get(exponent) or []), *words]
 
 
 def percentage(amount: str) -> Value:
@@ -306,9 +344,11 @@ def scaled_money(symbol: str, amount: str, scale: str) -> Value:
 
 
 def single_digits(digits: str) -> Value:
-    """Returns digits that are spoken one by one. In figures, only a first zero distinguishes them from a number."""
+    """Returns digits that are spoken one by one. In figures, a first zero distinguishes them from a number, or a length
+    beyond that of the largest number.
+    """
     spoken = in_words.digit_by_digit(digits)
-    figures = (digits,) if digits.startswith("0") else ()
+    figures = (digits,) if digits.startswith("0") or len(digits) > 3 * len(in_words.SCALES) else ()
     # `two oh five` is a time.
     words = (spoken,) if re.fullmatch("[1-9]0[1-9]", digits) else (spoken, spoken.replace("zero", "oh"))
     doubled = [re.sub(r"\b(\w+) \1\b", r"double \1", each) for each in words if len(digits) <= 4]
@@ -469,6 +509,27 @@ def interval(first: float, last: float, unit: str = "") -> Value:
     return both(spoken, dashed, figures, [*readings, f"{start_words} all"] if first == last else readings)
 
 
+def product(amounts: Sequence[str], unit: str = "") -> Value:
+    """Returns two or three sizes: `1920x1080`, `8.5 x 11 in`."""
+    spoken, written = " by ".join(map(in_words.amount, amounts)), "x".join(amounts)
+    figures = [cross.join(amounts) for cross in ("×", " x ", " × ", " by ")]
+    if unit:
+        noun = _noun(unit, singular=False)
+        figures = [f"{figure} {each}" for figure in (written, *figures) for each in (unit, noun)]
+        spoken, written = f"{spoken} {noun}", f"{written} {unit}"
+    return both(spoken, written, figures)
+
+
+def numbers_in_order(numbers: Sequence[int]) -> Value:
+    """Returns a list of numbers: `1, 2, 3`."""
+    *first, last = map(str, numbers)
+    *first_words, last_word = map(cardinal, numbers)
+    ends = [", ", " and ", ", and "]
+    figures = [f"{', '.join(first)}{end}{last}" for end in ends]
+    spoken = [f"{', '.join(first_words)}{end}{last_word}" for end in ends]
+    return both(spoken[0], figures[0], figures[1:], spoken[1:])
+
+
 def ratio(first: int, last: int) -> Value:
     """Returns a ratio whose second number has one digit, or is above 59, so that it can't be a time: `16:9`, `1:500`.
     Its words are a range.
@@ -507,8 +568,21 @@ def _halves(amount: str, noun: str) -> list[str]:
 
 
 def _typed(figures: str, generator: random.Random) -> str:
-    """Returns figures as people type them: often without commas in thousands, rarely with spaces instead."""
-    return re.sub(r"(?<=\d),(?=\d{3})", generator.choices((",", "", " "), (47, 50, 3))[0], figures)
+    """Returns figures as people type them: often without commas in thousands, rarely with spaces or apostrophes
+    instead, in lakhs (`1,23,456`), or with a decimal comma (`1.234,5`).
+    """
+    chance = generator.random()
+    if chance < 0.06:
+        return GROUPS.sub(lambda number: _in_lakhs(number[0]), figures)
+    if chance < 0.13:
+        return DECIMALS.sub(lambda number: f"{number[1].replace(',', '.')},{number[2]}", figures)
+    return THOUSANDS.sub(generator.choices((",", "", " ", "'"), (45, 50, 3, 2))[0], figures)
+
+
+def _in_lakhs(number: str) -> str:
+    """Returns a number whose digits before the last three are in groups of two: `1,23,456`."""
+    digits = number.replace(",", "")
+    return f"{re.sub(r'(?<=[0-9])(?=(?:[0-9]{2})+$)', ',', digits[:-3])},{digits[-3:]}"
 
 
 def _heard(words: str, generator: random.Random) -> str:

@@ -8,7 +8,7 @@ ONES: Final = (
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 TENS: Final = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SCALES: Final = ("", "thousand", "million", "billion", "trillion", "quadrillion")
+SCALES: Final = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion")
 ORDINALS: Final = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
     "twelve": "twelfth",
@@ -25,7 +25,7 @@ ROMAN: Final = (
 
 
 def cardinal(number: int) -> str:
-    """Returns a whole number below 10**18 in words: `two hundred five thousand thirty-one`."""
+    """Returns a whole number below 10**21 in words: `two hundred five thousand thirty-one`."""
     if number < 1000:
         return _below_thousand(number)
     words = []
