@@ -67,6 +67,12 @@ ANSWERS = {
         "(twelve)": "12",
         "**12**;": "twelve",
         "“five dollars”…": "$5",
+        "the 5th": "the fifth",
+        "10^-6": "ten to the minus six",
+        "6.02e23": "six point zero two times ten to the twenty-third",
+        "1.234,56": "one thousand two hundred thirty-four point five six",
+        "two by four": "2x4",
+        "9:00-17:00": "nine o'clock to seventeen hundred hours",
         "987654321987654": "nine hundred eighty-seven trillion six hundred fifty-four billion three hundred twenty-one "
         "million nine hundred eighty-seven thousand six hundred fifty-four",
     },
@@ -171,7 +177,7 @@ FOREIGN = {
         "Bonjour",
         "the cat",
         "lorem ipsum dolor sit amet",
-        "1e6",
+        "Nf3",
         "iPhone 15",
         "2 + 2",
     ],
@@ -211,7 +217,7 @@ def test_it_is_confident_of_numbers() -> None:
 CHECKS = [
     ("g2p-en", "g2p-cmudict-stress", 129, 31),
     ("g2p-en", "g2p-cmudict-tuned", 140, 24),
-    ("normalize-numbers-en", "normalize-numbers-en", 713, 1),
+    ("normalize-numbers-en", "normalize-numbers-en", 868, 5),
 ]
 """A bundle, a recipe, the number of texts in the recipe's checks.tsv, and the number of wrong answers."""
 
@@ -252,5 +258,5 @@ def test_small_values_are_right_in_nearly_all_forms() -> None:
     with attendant.load(MODELS / "normalize-numbers-en") as model:
         texts = [answer.best.text for answer in model.generate(list(expected))]
     wrong = [(s, a, t) for (s, t), a in zip(expected.items(), texts, strict=True) if a != t]
-    # 42 of 579,066 on the processor that trained it; the last bits of another may change a few.
-    assert len(wrong) <= 50, wrong
+    # 29 of 605,989 on the processor that trained it; the last bits of another may change a few.
+    assert len(wrong) <= 40, wrong
