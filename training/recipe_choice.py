@@ -133,12 +133,10 @@ def shortened(pair: Pair) -> str:
 
 def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a recipe for these files, and lines that explain it. The same files give the same recipe.
+    Raises UserError: bad rows; no pairs; too few different sources to hold some out.
 
     Args:
         name: how errors name the files; if empty, by their paths.
-
-    Raises:
-        UserError: bad rows; no pairs; too few different sources to hold some out.
     """
     sources = set[str]()
 
@@ -266,7 +264,8 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str
 def recipe_of_inputs(
     inputs: Inputs, overrides: recipe.Overrides = (), keep_pairs: recipe.KeepPairs | None = None
 ) -> tuple[recipe.Recipe, list[str]]:
-    """Returns the recipe of the inputs of a training, or one chosen for their pairs.
+    """Returns the recipe of the inputs of a training, or one chosen for their pairs. Raises UserError: no such file, a
+    bad recipe, bad pairs; a recipe among several inputs.
 
     Args:
         inputs: files of pairs are named as `CorpusFiles.named` takes them.
@@ -275,9 +274,6 @@ def recipe_of_inputs(
 
     Returns:
         the recipe, and lines that explain the choice.
-
-    Raises:
-        UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
     if isinstance(inputs, recipe.Recipe):
         inputs = inputs.model_dump(mode="json", exclude_none=True)
@@ -310,10 +306,8 @@ def files_of(names: Sequence[str]) -> CorpusFiles:
 
 
 def named_inputs(inputs: Any) -> list[str]:
-    """Returns the names of a recipe or of files; empty for tables and pairs in memory.
-
-    Raises:
-        UserError: it is none of these.
+    """Returns the names of a recipe or of files; empty for tables and pairs in memory. Raises UserError: it is none of
+    these.
     """
     if isinstance(inputs, Mapping | recipe.Recipe) or is_in_memory(inputs):
         return []
