@@ -185,8 +185,8 @@ async def _results(items: deque[Item]) -> list[dict[str, Any]]:
             item.outcome = await item.submitted
         if isinstance(item.outcome, Unavailable):
             raise item.outcome
-        items.popleft()
         fields = await item.result()
+        items.popleft()
         assert fields is not None, "errors that end the call were raised"
         results.append(fields)
         if len(results) % ANSWERS_IN_A_ROW == 0:
