@@ -35,7 +35,7 @@ def available_cpus() -> int:
 
     `os.cpu_count()` counts the machine's: a pool of that size in a container with a small quota is throttled.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0))
     quota = cgroup_quota()
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 

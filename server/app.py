@@ -9,7 +9,7 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -82,12 +82,10 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
     metrics.watch_server(answer_budget.gauges())
     processes = WorkerProcesses(config)
-    reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
+    start = partial(start_model, config=config, processes=processes, metrics=metrics)
+    reconciler = repository_reconciler(config, start, catalogue, metrics, lifecycle)
     requests = RequestLog(
-        catalogue,
-        metrics,
-        level=logging.INFO if config.log_requests == "on" else logging.DEBUG,
-        tracer=tracer,
+        catalogue, metrics, level=logging.INFO if config.log_requests == "on" else logging.DEBUG, tracer=tracer
     )
     gate = Gate(access, requests)
     seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(requests, answer_budget))
@@ -133,13 +131,12 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
             }
         )
         try:
-            loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
+            loading = load_models(config, start, catalogue, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
             await lifecycle.set_open(True)
-            addresses = authority(config.host, port.port), authority(config.host, metrics_port)
-            _announce(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
+            _announce(config, catalogue, port.port, metrics_port, f"http{'s' if tls() else ''}" if has_api else "")
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -183,12 +180,13 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
         await reconciler.follow_now()
 
 
-def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
+def _announce(config: ServerConfig, catalogue: Catalogue, port: int, metrics_port: int, scheme: str) -> None:
     """Writes the models that are served at first to the log, and then to standard output; versions may come and go.
 
     Args:
         scheme: of the playground's address; empty if there is no playground.
     """
+    target, metrics = authority(config.host, port), authority(config.host, metrics_port)
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
@@ -200,27 +198,27 @@ def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: 
         give_up_output()
 
 
+StartModel = Callable[..., Awaitable[ServedModel]]
+"""`start_model` with the configuration, the processes and the metrics of the server."""
+
+
 def repository_reconciler(
-    config: ServerConfig, processes: WorkerProcesses, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
+    config: ServerConfig, start: StartModel, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
 ) -> Reconciler:
     """Makes the reconciler of the repositories among the bundles."""
 
-    async def start(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
+    async def start_version(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
         bundle = await in_daemon_thread(partial(open_within_limits, path, config))
         if bundle.manifest.name != name:
             raise UserError(f"the bundle {path} holds the model {bundle.manifest.name}; its folder must be named so")
-        return await start_model(bundle, label, config, processes, metrics, **engine)
+        return await start(bundle, label, **engine)
 
-    return Reconciler([path for path in config.bundles if is_repository(path)], catalogue, metrics, start, lifecycle)
+    repositories = [path for path in config.bundles if is_repository(path)]
+    return Reconciler(repositories, catalogue, metrics, start_version, lifecycle)
 
 
 async def load_models(
-    config: ServerConfig,
-    processes: WorkerProcesses,
-    catalogue: Catalogue,
-    metrics: Metrics,
-    lifecycle: Lifecycle,
-    reconciler: Reconciler,
+    config: ServerConfig, start: StartModel, catalogue: Catalogue, lifecycle: Lifecycle, reconciler: Reconciler
 ) -> None:
     """Opens every bundle, and starts its engines, which check it in processes of their own; then the repositories'.
 
@@ -236,12 +234,9 @@ async def load_models(
     num_models = len(bundles) + await reconciler.look([bundle.manifest.name for bundle in bundles])
     for bundle in bundles:
         manifest = bundle.manifest
-        model = await start_model(
+        model = await start(
             bundle,
             manifest.version,
-            config,
-            processes,
-            metrics,
             num_models=num_models,
             on_available=partial(lifecycle.engine_available, manifest.name),
             on_death=partial(lifecycle.engine_died, manifest.name),
@@ -254,10 +249,10 @@ async def load_models(
 async def start_model(
     bundle: Bundle,
     label: str,
+    *,
     config: ServerConfig,
     processes: WorkerProcesses,
     metrics: Metrics,
-    *,
     num_models: int,
     on_available: Callable[[bool], None],
     on_death: Callable[[], None],
@@ -281,13 +276,8 @@ async def start_model(
         on_restart=rendered.restarted,
         on_stop=group.close,
     )
-    runner = EngineClient(
-        pool,
-        config,
-        max_bulk=BULK_PER_ROW * max_rows,
-        on_death=on_death,
-        on_prediction=rendered.predicted,
-    )
+    max_bulk = BULK_PER_ROW * max_rows
+    runner = EngineClient(pool, config, max_bulk=max_bulk, on_death=on_death, on_prediction=rendered.predicted)
     await runner.start()
     rendered.watch(
         runner, rows_limit=max_rows, version=manifest.version, precision=pool.precision, provider=config.provider

@@ -192,8 +192,8 @@ def _side(prefix: str, value: Source) -> Side:
 
 def _whole(read: ReadRequest | None, violations: Violations) -> ReadRequest:
     if read is None:
-        all_wrong = tuple(attendant_client.Violation(v.field, v.description) for v in violations.found)
-        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations.found), all_wrong)
+        all_wrong = tuple(attendant_client.Violation(v.field, v.description) for v in violations)
+        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations), all_wrong)
     return read
 
 

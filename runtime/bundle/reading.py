@@ -4,13 +4,12 @@ A digest shows that a file is the one that its manifest lists. It does not show 
 author writes the digests, too.
 """
 
-import hashlib
 import json
 import math
 import os
 import stat
 from collections.abc import Iterator
-from io import BufferedReader, BytesIO
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -82,7 +81,8 @@ def open_file(path: Path, max_bytes: int) -> BufferedReader:
         Unfit: it is a link, a FIFO, a device, or larger.
         OSError: it is missing, or can't be read.
     """
-    if (before := os.lstat(path)) and not stat.S_ISREG(before.st_mode):
+    before = os.lstat(path)
+    if not stat.S_ISREG(before.st_mode):
         raise Unfit(_kind(before))
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     status = os.fstat(file.fileno())
@@ -103,11 +103,6 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     if len(content) > size:
         raise Unfit("it grows while it is read")
     return content
-
-
-def digest_of(file: BytesIO | BufferedReader) -> str:
-    """Returns the sha256 of a file's content, in hexadecimal."""
-    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: bytes | str) -> Any:

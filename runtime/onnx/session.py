@@ -12,7 +12,7 @@ releases them.
 
 import atexit
 import functools
-import io
+import hashlib
 import os
 import re
 import threading
@@ -37,7 +37,7 @@ except ModuleNotFoundError as missing:
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider
-from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import NO_ID, Array, Ids
@@ -364,7 +364,7 @@ def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
         read_graph(content)
     except (OSError, Unfit) as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
-    if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
+    if (digest := hashlib.sha256(content).hexdigest()) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest has {spec.sha256}")
     return content
 

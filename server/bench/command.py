@@ -25,7 +25,7 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Distribution
 from attendant.runtime.command import Command, CommandParser, require
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.files import translate_os_errors, write_json
+from attendant.runtime.files import read_text, translate_os_errors, write_json
 from attendant.runtime.process import available_cpus, limited, processor
 from attendant.server.bench.load import Load, run_load
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -194,11 +194,7 @@ def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tu
     decoding = messages.DecodingOptions(beam_size=beam_size) if beam_size else None
     request = partial(messages.GenerateRequest, decoding=decoding)
     if data is not None:
-        try:
-            texts = [line.split("\t")[0] for line in data.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise UserError(f"--data {data}: can't be read: {reason}") from None
+        texts = [line.split("\t")[0] for line in read_text(data, f"--data {data}").splitlines()]
         sample = generator.sample(texts, min(NUM_SOURCES, len(texts)))
         encoded = [(text, tokenizer.encode(text)) for text in sample]
         fitting = [(text, ids) for text, ids in encoded if 1 <= len(ids) <= limit]

@@ -213,9 +213,9 @@ class Replica:
             model = await start_model(
                 bundle,
                 version,
-                self._config,
-                self._processes,
-                self._metrics,
+                config=self._config,
+                processes=self._processes,
+                metrics=self._metrics,
                 num_models=self._models_held,
                 on_available=lambda _: None,
                 on_death=self._fail,

@@ -333,7 +333,7 @@ def _parsed(
     request: Request, read: ReadRequest | None, model: ServedModel, violations: Violations, *, by_default: bool = False
 ) -> ParsedRequest:
     if read is None:
-        raise InvalidArgument(*violations.found)
+        raise InvalidArgument(*violations)
     return ParsedRequest(request_id=request.request_id, model=model, content=read, by_default=by_default)
 
 

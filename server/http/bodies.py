@@ -65,14 +65,10 @@ class HttpError(AttendantError):
     reason = "http"
 
     def __init__(self, http_status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message, without_quotes=HTTPStatus(http_status).phrase)
         self.http_status = http_status
         self.code = code
         self.headers = headers
-
-    @property
-    def without_quotes(self) -> str:
-        return HTTPStatus(self.http_status).phrase
 
 
 @dataclass(slots=True)

@@ -206,8 +206,8 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
     violations, common = Violations(), messages.GenerateRequest(request_id=request.id)
     texts, names = read_texts(request, violations), read_outputs(request, violations)
     set_options(common, request.parameters, violations)
-    if violations.found:
-        raise InvalidArgument(*violations.found)
+    if violations:
+        raise InvalidArgument(*violations)
     common.output.attention = "attention" in names
     common.output.token_log_probs = "token_log_probs" in names
     common.output.trace = (common.output.trace or TRACED_CANDIDATES) if TRACE in names else 0
