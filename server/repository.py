@@ -547,6 +547,9 @@ class Reconciler:
         for version in dict.fromkeys((*before, *others)):
             if version not in live.values():
                 self.ending.add(version.model)
+        for version in live.values():
+            if version.dead:  # since it was started, while others were loaded
+                self._engine_died(name, version)
 
     def _drop(self, name: str) -> None:
         """Ends a model; accepted requests are answered."""
