@@ -73,6 +73,10 @@ def test_kept_sources_are_not_copied_when_others_leave_and_join(tiny_stepper: On
     assert np.shares_memory(rejoined.source_tensors["memory"], memory)
     assert rejoined.row_sources.tolist() == [0, 1, 2, 4, 5, 6, 7, 3, 8] and rejoined.num_sources == 9
     assert rejoined.source_lengths[[3, 8]].tolist() == newcomers.source_lengths.tolist()
+    full = tiny_stepper.concat([Taken(rejoined), tiny_stepper.encode([LONG] * 3)])
+    moved = tiny_stepper.concat([Taken(full), tiny_stepper.encode([SHORT])])
+    places = [np.shares_memory(state.source_tensors["memory"], memory) for state in (full, moved)]
+    assert places == [True, False], "there is room for half as many again as the first 8 sources"
 
 
 def test_slots_without_rows_do_not_accumulate(tiny_stepper: OnnxStepper) -> None:
