@@ -152,7 +152,6 @@ class _Capture:
         return os.pread(self._kept, self.size() - begin, begin).decode(errors="replace")
 
     def end(self) -> None:
-        """Restores standard output and error."""
         os.dup2(self._stderr, 2)
         os.close(self._stderr)
         sys.stdout = self._stdout
@@ -291,7 +290,6 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
 
 
 def has_abandoned_work() -> bool:
-    """Returns True if an abandoned thread still runs."""
     return any(thread.is_alive() for thread in _abandoned)
 
 

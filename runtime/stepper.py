@@ -141,7 +141,6 @@ class Stepper(Protocol):
 
 
 def state_of(state: DecoderState | Taken) -> DecoderState:
-    """Returns the state, whether it was handed over or not."""
     return state.state if isinstance(state, Taken) else state
 
 

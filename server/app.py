@@ -32,18 +32,9 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerLost, WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
+from attendant.server.grpc import port as grpc_port
 from attendant.server.grpc.handlers import Bounds, Handlers
 from attendant.server.grpc.library_services import library_rpcs, reflection_rpcs
-from attendant.server.grpc.port import (
-    HEADROOM,
-    GrpcPort,
-    allowed_connections,
-    authority,
-    bounded,
-    grpc_server,
-    hang_up_on,
-    num_connections,
-)
 from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.http.app import HttpApi, add_pages, guard_hosts, http_app
@@ -98,17 +89,17 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         gate,
         bounds=Bounds(max_streams=config.max_streams),
         answer_budget=answer_budget,
-        hang_up=hang_up_on,
+        hang_up=grpc_port.hang_up_on,
     )
-    max_connections = allowed_connections(config.max_connections)
+    max_connections = grpc_port.allowed_connections(config.max_connections)
     make_server = partial(
-        grpc_server,
+        grpc_port.grpc_server,
         handlers,
-        max_connections=max_connections + HEADROOM,
+        max_connections=max_connections + grpc_port.HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
-    port = GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
+    port = grpc_port.GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
     access.warn_if_exposed(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
@@ -123,11 +114,11 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
-        until_the_end.enter_context(bounded(port.port, max_connections, handlers.connection_calls))
+        until_the_end.enter_context(grpc_port.bounded(port.port, max_connections, handlers.connection_calls))
         metrics.watch_server(
             {
-                "grpc_connections": partial(num_connections, port.port),
-                "http_connections": partial(num_connections, metrics_port),
+                "grpc_connections": partial(grpc_port.num_connections, port.port),
+                "http_connections": partial(grpc_port.num_connections, metrics_port),
             }
         )
         try:
@@ -186,7 +177,7 @@ def _announce(config: ServerConfig, catalogue: Catalogue, port: int, metrics_por
     Args:
         scheme: of the playground's address; empty if there is no playground.
     """
-    target, metrics = authority(config.host, port), authority(config.host, metrics_port)
+    target, metrics = grpc_port.authority(config.host, port), grpc_port.authority(config.host, metrics_port)
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})

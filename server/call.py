@@ -222,7 +222,6 @@ def rpcs_of(service: ServiceDescriptor, servicer: object) -> dict[str, Rpc]:
 
 
 def guard_of(openness: Openness) -> Guard:
-    """Returns the guard of health checks, probes or reflection."""
     return Guard.CLIENTS if openness == "closed" else Guard.NONE
 
 

@@ -33,9 +33,6 @@ from attendant.server.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
 
-CERTIFICATE, KEY, CLIENT_CA = "--tls-certificate", "--tls-key", "--tls-client-ca"
-TOKENS, ADMIN_TOKENS = "--tokens", "--admin-tokens"
-
 DIGEST_PREFIX = "sha256:"
 MIN_TOKEN_CHARACTERS = 16
 CLIENT_NAME = re.compile(r"[A-Za-z0-9._@/-]{1,64}")
@@ -146,8 +143,8 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
     Raises:
         UserError: they can't be read or used.
     """
-    certificate, key = read_bytes(CERTIFICATE, certificate_path), read_bytes(KEY, key_path)
-    roots = None if client_ca is None else read_bytes(CLIENT_CA, client_ca)
+    certificate, key = read_bytes("--tls-certificate", certificate_path), read_bytes("--tls-key", key_path)
+    roots = None if client_ca is None else read_bytes("--tls-client-ca", client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -155,14 +152,14 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
         context.load_cert_chain(certificate_path, key_path, password="")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{CERTIFICATE}: {certificate_path} and {KEY} {key_path} can't be used together: {_reason(error)}; "
+            f"--tls-certificate: {certificate_path} and --tls-key {key_path} can't be used together: {_reason(error)}; "
             "both must be PEM, the key without a password"
         ) from None
     if roots is not None:
         try:
             context.load_verify_locations(cadata=_ascii(roots))
         except (OSError, ValueError) as error:
-            raise UserError(f"{CLIENT_CA}: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
+            raise UserError(f"--tls-client-ca: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session is not verified again, and a ticket would allow that for hours.
         context.options |= ssl.OP_NO_TICKET
@@ -288,7 +285,7 @@ def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
-def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
+def read_tokens(path: Path, option: str = "--tokens") -> Tokens:
     """Reads a file of tokens, which an option names.
 
     Raises:

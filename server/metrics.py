@@ -330,7 +330,6 @@ class ModelMetrics:
             self._gauges[name].set_function(read)
 
     def unwatch(self, runner: EngineClient) -> None:
-        """Removes a version that has ended."""
         info = self._watched.pop(runner)
         if info not in self._watched.values():  # two folders may hold the same bundle
             self._metrics.bundle_info.remove(*info)
@@ -349,11 +348,9 @@ class ModelMetrics:
         self._count_routed[role]()
 
     def shadowed(self, outcome: str) -> None:
-        """Counts a shadow's answer: same, different or failed."""
         self._count_shadowed[outcome]()
 
     def restarted(self) -> None:
-        """Counts an engine that is started again because its process died."""
         self._count["engine_restarts"](1)
 
     def stepped(self, stats: StepStats) -> None:

@@ -290,7 +290,6 @@ class Bulk:
 
 
 def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
-    """Returns the result of one of several requests."""
     return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 

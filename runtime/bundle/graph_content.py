@@ -221,7 +221,6 @@ class Graph:
         return self._makers.get(name)
 
     def users(self, name: str) -> list[Node]:
-        """Returns the nodes that take a value."""
         return [node for node in self.nodes if name in node.inputs]
 
     def largest(self, name: str) -> int | None:
@@ -346,12 +345,10 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def text_field(number: int, text: str) -> bytes:
-    """Returns a field of a message that has a text."""
     return message_field(number, text.encode())
 
 
 def message_field(number: int, content: bytes) -> bytes:
-    """Returns a field of a message that has bytes, or a message in turn."""
     return bytes([*_varint(number << 3 | DELIMITED), *_varint(len(content))]) + content
 
 

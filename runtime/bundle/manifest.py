@@ -457,7 +457,6 @@ class Manifest(Section):
         return known.get(precision) or (known.get("fp32") if precision == "fp16" else None)
 
     def to_text(self) -> str:
-        """Returns the content of manifest.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def computed_digest(self) -> str:

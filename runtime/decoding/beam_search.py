@@ -169,7 +169,6 @@ class BeamSearch:
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
         return self._history.step
 
     @property

@@ -301,7 +301,6 @@ class Beam:
         self.ended.append(hypothesis)
 
     def best(self) -> list[Hypothesis]:
-        """Returns its num_wanted best hypotheses."""
         return best_first(self.ended)[: self.num_wanted]
 
 
@@ -418,7 +417,6 @@ class Candidates:
         return cls(ids[rows], log_probs, log_probs.astype(np.float64))
 
     def force(self, row: int, token_id: int, log_prob: float) -> None:
-        """Leaves a row only this symbol."""
         self.ids[row, 0], self.log_probs[row, 0], self.scores[row, 0] = token_id, log_prob, log_prob
         self.scores[row, 1:] = -math.inf
 

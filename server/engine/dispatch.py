@@ -121,7 +121,6 @@ class FairQueue:
         return self._starts.due(now)
 
     def num_of(self, client: str) -> int:
-        """Returns the number of waiting requests of this client."""
         mine = self._clients.get(client)
         return 0 if mine is None else len(mine.requests)
 
@@ -195,7 +194,6 @@ class SharedRows:
             self._limit_bulk()
 
     def tick(self, now: float) -> None:
-        """Checks whether bulk work is alone by now."""
         is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
         if not self._bulk_is_alone and is_idle and now - self._last_request >= ALONE_SECONDS:
             self._bulk_is_alone = True
@@ -436,7 +434,6 @@ class Dispatcher:
 
     @property
     def is_open(self) -> bool:
-        """True if any worker takes requests."""
         return bool(self._open)
 
     def num_waiting(self, priority: Priority) -> int:
@@ -444,7 +441,6 @@ class Dispatcher:
         return len(self._waiting[priority])
 
     def num_rows(self, worker: int) -> int:
-        """Returns the rows of the requests that a worker has."""
         return sum(loads[worker].rows for loads in self._loads.values())
 
     def num_held(self, priority: Priority) -> int:
@@ -469,7 +465,6 @@ class Dispatcher:
         self._shared.tick(now)
 
     def open(self, worker: int) -> None:
-        """Lets a worker take requests from now on."""
         self._open.append(worker)
         self._dispatch()
 

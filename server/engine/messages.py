@@ -420,7 +420,6 @@ class FlightRecord:
         self._memory = mmap.mmap(descriptor, 0)
 
     def note(self, keys: Iterable[int]) -> None:
-        """Writes the keys of the requests that are computed from now on."""
         packed = array(KEY, keys)
         self._memory[COUNT.size : COUNT.size + len(packed) * packed.itemsize] = packed.tobytes()
         COUNT.pack_into(self._memory, 0, len(packed))

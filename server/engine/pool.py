@@ -240,7 +240,6 @@ class Slot:
         return True
 
     def ended(self, outcomes: Outcomes) -> list[EngineRequest]:
-        """Removes and returns the requests that have ended."""
         requests = [self.requests.pop(key) for key, _ in outcomes]
         self._size -= sum(map(size_of, requests))
         if self._cancelled:
@@ -407,7 +406,6 @@ class WorkerPool:
         self.precision = ready[0].precision
 
     def submit(self, requests: Iterable[EngineRequest]) -> None:
-        """Puts requests at the end of their queues."""
         for request in requests:
             if request in self._poisoned:
                 refused: Updates = [(request.key, PoisonedRequest())]
@@ -432,12 +430,10 @@ class WorkerPool:
 
     @property
     def is_available(self) -> bool:
-        """True if any worker takes requests."""
         return self._dispatcher.is_open
 
     @property
     def num_running(self) -> int:
-        """Number of requests that have rows."""
         return sum(slot.num_running for slot in self._slots)
 
     @property

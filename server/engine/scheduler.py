@@ -438,7 +438,6 @@ class Scheduler:
 
 
 def width_of(request: EngineRequest) -> int:
-    """Returns the padded width of the request's source."""
     return padded_width(len(request.source_ids))
 
 

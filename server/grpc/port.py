@@ -200,7 +200,6 @@ class GrpcPort:
         self._former: dict[asyncio.Task[None], grpc.aio.Server] = {}
 
     async def start(self) -> None:
-        """Begins to accept calls."""
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:

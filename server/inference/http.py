@@ -86,7 +86,6 @@ class InferenceBody(bodies.Body):
 
 
 def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
-    """Adds the protocol's paths to the HTTP API."""
     for route in INFERENCE_ROUTES:
         rpc = rpcs[route.method]
         api.add(

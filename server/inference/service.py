@@ -386,7 +386,6 @@ def unpack(raw: bytes) -> list[bytes] | None:
 
 
 def read_outputs(request: wire.ModelInferRequest, violations: Violations) -> list[str]:
-    """Returns the names of the requested outputs."""
     names = [output.name for output in request.outputs[: len(OUTPUTS) + 1]]
     violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):

@@ -111,7 +111,6 @@ def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.Argum
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Returns the parsers of the subcommands, by name."""
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return commands.choices
 
