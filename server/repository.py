@@ -85,14 +85,11 @@ def is_repository(path: Path) -> bool:
 def look_into(repository: Path) -> dict[str, ModelFolder]:
     """Returns the models of a repository by name. Raises UserError: it can't be read."""
     try:
-        return {folder.name: _model_folder(folder) for folder in _folders(repository, NAME)}
+        models = _folders(repository, NAME)
     except OSError as error:
         raise UserError(f"the repository {repository} can't be read: {error.strerror or error}") from None
-
-
-def _model_folder(path: Path) -> ModelFolder:
-    versions = {folder.name: _state_of_files(folder) for folder in _versions(path)}
-    return ModelFolder(path, versions, (state_of(path / POLICY_NAME),))
+    versions = {model: {folder.name: _state_of_files(folder) for folder in _versions(model)} for model in models}
+    return {model.name: ModelFolder(model, versions[model], (state_of(model / POLICY_NAME),)) for model in models}
 
 
 def _versions(model: Path) -> list[Path]:
