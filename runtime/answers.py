@@ -206,14 +206,9 @@ def _shown(symbols: Sequence[str]) -> str:
 SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 NUM_BINS: Final = 10
-PRIOR: Final = 0.5
-"""Pseudo-count of every bin: an empty bin is rare, not impossible."""
-
-HALF_LIFE: Final = 1000
-"""Number of answers after which an answer's weight is half."""
-
-MIN_ANSWERS: Final = 200
-"""With fewer answers the index is noise: without any shift it is about (bins - 1) / answers."""
+PRIOR: Final = 0.5  # Pseudo-count of every bin: an empty bin is rare, not impossible.
+HALF_LIFE: Final = 1000  # Number of answers after which an answer's weight is half.
+MIN_ANSWERS: Final = 200  # With fewer answers the index is noise: without any shift it is about (bins - 1) / answers.
 
 
 def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothesis) -> tuple[float, ...]:

@@ -17,8 +17,7 @@ from attendant.runtime.bundle.manifest import Calibration, ConfidenceSignal
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import Hypothesis
 
-LEAST_SURPRISE: Final = 1e-5
-"""Added to a surprise, whose logarithm would be infinite for a probability of 1."""
+LEAST_SURPRISE: Final = 1e-5  # Added to a surprise, whose logarithm would be infinite for a probability of 1.
 
 Signals = dict[ConfidenceSignal, float]
 

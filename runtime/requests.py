@@ -102,9 +102,7 @@ def _shown(value: object) -> str:
 
 MAX_SHOWN_UNKNOWN: Final = 4
 
-WORD_MARKS = "▁Ġ "
-"""Marks of tokenizers for the space before a word."""
-
+WORD_MARKS = "▁Ġ "  # Marks of tokenizers for the space before a word.
 TOKENS_ONLY: Final = "given as tokens: this model's texts are segmented by a program of its own"
 
 
@@ -162,10 +160,8 @@ def read_tokens(
 
 
 def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Returns the parts of a text that the vocabulary lacks, each once, in their order.
-
-    Args:
-        value: the text; or tokens, none of which is unknown, since a caller may write UNK on purpose.
+    """Returns the parts of a text that the vocabulary lacks, each once, in their order. `value`: the text; or tokens,
+    none of which is unknown, since a caller may write UNK on purpose.
     """
     if UNK_ID not in ids or not isinstance(value, str):
         return ()
@@ -195,8 +191,7 @@ def _tokens_long(number: int) -> str:
 
 PREFIX_TEXT: Final = "decoding.target_prefix_text"
 
-MAX_COMPLETED_CHARACTERS: Final = 64
-"""A longer last word is segmented by the tokenizer and taken as complete."""
+MAX_COMPLETED_CHARACTERS: Final = 64  # A longer last word is segmented by the tokenizer and taken as complete.
 
 
 def read_prefix_text(
@@ -632,8 +627,7 @@ def _check_output(output: Mapping[str, Any], model: BundleModel, violations: Vio
 
 
 MAX_TRACED_CANDIDATES: Final = 32
-MAX_TRACE_BYTES: Final = 1 << 20
-"""Writing it as JSON takes about a second of a thread."""
+MAX_TRACE_BYTES: Final = 1 << 20  # Writing it as JSON takes about a second of a thread.
 
 
 def _check_trace(options: DecodingOptions, num_positions: int, violations: Violations) -> None:

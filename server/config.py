@@ -64,8 +64,7 @@ class Kind:
     unit: str
 
 
-MAX_WHOLE = 10**9
-"""Largest whole number of an option: gRPC takes 32 bits."""
+MAX_WHOLE = 10**9  # Largest whole number of an option: gRPC takes 32 bits.
 
 
 def _whole(unit: str, least: int = 1, most: int = MAX_WHOLE) -> Kind:
@@ -354,10 +353,8 @@ class Option:
         return PREFIX + self.name.upper()
 
     def value(self, argument: str | None, environment: Mapping[str, str]) -> Any:
-        """Returns the value from the command line, else from the environment, else the default.
-
-        Raises:
-            UserError: the value is invalid.
+        """Returns the value from the command line, else from the environment, else the default. Raises UserError: the
+        value is invalid.
         """
         text, origin = argument, self.flag
         if text is None:
@@ -411,10 +408,8 @@ def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -
 
 
 def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """Returns the options of a command line and an environment.
-
-    Raises:
-        UserError: an option has an invalid value, or contradicts another one.
+    """Returns the options of a command line and an environment. Raises UserError: an option has an invalid value, or
+    contradicts another one.
     """
     arguments = vars(parsed)
     values = {option.name: option.value(arguments.get(option.name), environment) for option in OPTIONS}

@@ -5,9 +5,7 @@ from typing import Any, ClassVar, Final
 
 from attendant.runtime.requests import Violation, shortened, summary
 
-RETRY_SECONDS = 1.0
-"""Retry delay if there is no estimate."""
-
+RETRY_SECONDS = 1.0  # Retry delay if there is no estimate.
 MAX_RETRY_SECONDS = 1e6
 """Longest retry delay: a rate may be so low that the next request never comes, for which no protocol has a number."""
 

@@ -84,9 +84,7 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
         await asyncio.sleep(0)
 
 
-STATUS_SECONDS = 0.5
-"""A refused stream returns its status within this time, if nothing is written to it meanwhile."""
-
+STATUS_SECONDS = 0.5  # A refused stream returns its status within this time, if nothing is written to it meanwhile.
 MESSAGE_REQUESTS = 64
 MESSAGE_BYTES = 64 << 10
 """Upper bounds of a message, except that a single request may have more bytes. A server takes 256 requests and 256
@@ -145,10 +143,8 @@ class Bulk:
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
         """Decodes one source; see `AttendantClient.generate`.
 
-        The request's id is its number on the stream.
-
-        Raises:
-            RuntimeError: outside `async with`, or the client is closed.
+        The request's id is its number on the stream. Raises RuntimeError: outside `async with`, or the client is
+        closed.
         """
         if not self._tasks or self._tasks[0].done():
             raise RuntimeError("this bulk stream is not open; make one with `async with client.bulk() as bulk`")

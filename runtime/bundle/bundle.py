@@ -36,8 +36,7 @@ from attendant.runtime.errors import UserError, some_lines
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import SOURCE_MASK
 
-MAX_EXAMPLES: Final = 1000
-"""An export chooses 24 per precision."""
+MAX_EXAMPLES: Final = 1000  # An export chooses 24 per precision.
 
 
 class GoldenExample(Section):
@@ -97,8 +96,7 @@ BIGRAMS_NAME = "seen_bigrams.bin"
 
 NUM_EXAMPLES = 3
 
-WORDS_REMEMBERED = 1000
-"""Limits the cache of a bundle's tokenizer to 8 MiB, because its texts come from anywhere."""
+WORDS_REMEMBERED = 1000  # Limits the cache of a bundle's tokenizer to 8 MiB, because its texts come from anywhere.
 
 
 class BundleRefused(UserError):

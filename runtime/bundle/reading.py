@@ -15,19 +15,11 @@ from typing import Any, Final, NoReturn
 
 MIB: Final = 2**20
 MAX_MANIFEST_BYTES: Final = 4 * MIB
-MAX_TEXT_BYTES: Final = 64 * MIB
-"""Limit of a tokenizer or the golden examples."""
-
-MAX_GRAPH_BYTES: Final = 2**31
-"""The largest protobuf message."""
-
+MAX_TEXT_BYTES: Final = 64 * MIB  # Limit of a tokenizer or the golden examples.
+MAX_GRAPH_BYTES: Final = 2**31  # The largest protobuf message.
 MAX_BUNDLE_BYTES: Final = 8 * MAX_GRAPH_BYTES
-MAX_ENTRIES: Final = 64
-"""Files and folders of a bundle. Three precisions need fourteen."""
-
-MAX_DEPTH: Final = 64
-"""Nesting of lists and objects in JSON."""
-
+MAX_ENTRIES: Final = 64  # Files and folders of a bundle. Three precisions need fourteen.
+MAX_DEPTH: Final = 64  # Nesting of lists and objects in JSON.
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link: put the file itself in its place, e.g. by cp -rL",
     stat.S_IFIFO: "a FIFO",
@@ -43,10 +35,8 @@ class Unfit(ValueError):
 
 
 def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file.
-
-    Raises:
-        Unfit: there are far more entries than a bundle has.
+    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file. Raises
+    Unfit: there are far more entries than a bundle has.
     """
     files: dict[str, int] = {}
     others: list[str] = []

@@ -19,8 +19,7 @@ from attendant.runtime.bundle.reading import MIB, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.files import new_file
 
-MAX_BYTES: Final = MIB
-"""Limit of a signature, and of a file in PEM."""
+MAX_BYTES: Final = MIB  # Limit of a signature, and of a file in PEM.
 
 PUBLIC_KEY, CERTIFICATE = "PUBLIC KEY", "CERTIFICATE"
 UNFIT: Final = {
@@ -99,16 +98,13 @@ def _signed(signature: bytes) -> tuple[str, str]:
 def sign_bundle(
     path: Path, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = (), password: str | None = None
 ) -> Path:
-    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder.
+    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder. Raises UserError: the
+    bundle is refused, the key or certificate is invalid, the extra is not installed, or the file can't be written.
 
     Args:
         key: the private key, in PEM: ECDSA on P-256, P-384 or P-521.
         certificate: of that key, by an authority that verifiers trust.
         chain: certificates between it and that authority.
-
-    Raises:
-        UserError: the bundle is refused, the key or certificate is invalid, the extra is not installed, or the file
-            can't be written.
     """
     open_bundle(path)
     for option, pem in (("--certificate", certificate), *(("--chain", each) for each in chain)):

@@ -496,11 +496,8 @@ class BeamSearch:
         return np.array(going_on, bool)
 
     def _end_some(self, step: _Step, tokens: Ids, negated: Scores, chosen: Ids) -> Mask:
-        """Ends hypotheses whose next symbol is EOS; returns which candidates live on.
-
-        Args:
-            tokens, negated, chosen: [B, up to 2 k] the first candidates; chosen are their places in the flattened
-                candidates of all rows.
+        """Ends hypotheses whose next symbol is EOS; returns which candidates live on. `tokens`, `negated`, `chosen`:
+        [B, up to 2 k] the first candidates; chosen are their places in the flattened candidates of all rows.
         """
         num_candidates = step.ids.shape[1]
         possible, is_eos = negated < -LEAST_POSSIBLE, tokens == self._special_ids.eos

@@ -156,10 +156,8 @@ class History:
         return log_probs
 
     def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
-        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens.
-
-        Args:
-            last: [R, S] of a step that is not in the history yet, which adds a row; None if there is none.
+        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens. `last`: [R, S] of a
+        step that is not in the history yet, which adds a row; None if there is none.
         """
         first, end = begin - self._first, self.step - self._first
         attention = np.zeros((end - first + (last is not None), source_length), np.float32)
@@ -472,8 +470,7 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
     return list({token_ids[i + size - 1]: None for i in range(start) if tuple(token_ids[i : i + size - 1]) == last})
 
 
-EVERY_CANDIDATE: Final = 2**31 - 1
-"""A number of candidates that means all: no vocabulary is larger."""
+EVERY_CANDIDATE: Final = 2**31 - 1  # A number of candidates that means all: no vocabulary is larger.
 
 
 def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:

@@ -99,8 +99,7 @@ def width_multiple(lengths: Sequence[int]) -> int:
     return 1 if saved >= CALL_CELLS else SOURCE_WIDTH_MULTIPLE
 
 
-CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
-"""Small inputs that are new at every step."""
+CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)  # Small inputs that are new at every step.
 
 
 MAX_KEPT = 4
@@ -111,8 +110,7 @@ MIN_USED = 0.75
 """Share of the cells (slots x positions): with less in use, moving together costs less than a few steps over the
 waste."""
 
-GROWTH = 1.5
-"""Slots of new arrays per source: room that was never written takes no memory."""
+GROWTH = 1.5  # Slots of new arrays per source: room that was never written takes no memory.
 
 
 class ReorderedRows(ArrayPool):
@@ -210,10 +208,8 @@ def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
 
 
 def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
-    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does.
-
-    Args:
-        places: each row of the result once; those of a single tensor are in order.
+    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does. `places`:
+    each row of the result once; those of a single tensor are in order.
     """
     first, num_rows = tensors[0], sum(map(len, tensors))
     if len(tensors) == 1 and (axis is None or first.shape[axis] == width):

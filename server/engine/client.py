@@ -38,8 +38,7 @@ IDLE_DEADLINE_SLACK = 2.0
 """While nothing runs, a request is tried even if it is expected to take this many times the time until its deadline."""
 
 CORRECTION_WEIGHT = 1 / 64
-MAX_CORRECTION = 4.0
-"""An answer corrects the estimates by at most this factor, or its inverse."""
+MAX_CORRECTION = 4.0  # An answer corrects the estimates by at most this factor, or its inverse.
 
 
 class Prediction(NamedTuple):
@@ -87,8 +86,7 @@ class _Client:
 NO_REQUESTS = _Client()
 
 
-LENGTH_WEIGHT = 1 / 64
-"""Weight of an answer in the mean steps of its kind."""
+LENGTH_WEIGHT = 1 / 64  # Weight of an answer in the mean steps of its kind.
 
 
 class Lengths:

@@ -147,8 +147,7 @@ class FairQueue:
 RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
 """Priorities whose requests are sent to a worker only once the server has rows for them."""
 
-ALONE_SECONDS = 1.0
-"""Bulk work counts as alone if no other request arrived for this long and none is unanswered."""
+ALONE_SECONDS = 1.0  # Bulk work counts as alone if no other request arrived for this long and none is unanswered.
 
 
 class SharedRows:
@@ -175,10 +174,8 @@ class SharedRows:
         return RowShare(self._budgets[priority], retry)
 
     def divide_bulk(self, limit: Callable[[int, bool], None], *, has_bulk: bool) -> None:
-        """Registers that the workers of a version have bulk requests from now on, or have none any more.
-
-        Args:
-            limit: called, while they have some, with the number of such versions and whether bulk work is alone.
+        """Registers that the workers of a version have bulk requests from now on, or have none any more. `limit`:
+        called, while they have some, with the number of such versions and whether bulk work is alone.
         """
         if has_bulk:
             self._with_bulk[limit] = None
@@ -259,8 +256,7 @@ class RowShare:
                 return
 
 
-MEMORY_SECONDS = 5.0
-"""Seconds of work after which a measurement has faded."""
+MEMORY_SECONDS = 5.0  # Seconds of work after which a measurement has faded.
 
 
 class ThroughputEstimate:
@@ -368,15 +364,9 @@ class ExpectedEnds:
         return sent, request.expected_steps
 
 
-LONG_FACTOR: Final = 1.5
-"""A request is long if it is expected to take more than this many times the mean steps."""
-
-LONG_ROW_WEIGHT: Final = 3
-"""Weight of a long request's row when a worker is chosen for a short request."""
-
-MEAN_WEIGHT: Final = 0.02
-"""Weight of a request in the mean of expected steps."""
-
+LONG_FACTOR: Final = 1.5  # A request is long if it is expected to take more than this many times the mean steps.
+LONG_ROW_WEIGHT: Final = 3  # Weight of a long request's row when a worker is chosen for a short request.
+MEAN_WEIGHT: Final = 0.02  # Weight of a request in the mean of expected steps.
 BULK_AHEAD: Final = 2
 """A worker gets bulk requests of up to this many times its rows, so that it never waits for the server."""
 

@@ -109,10 +109,8 @@ class Engine:
         self._settled_until = -math.inf
 
     def step(self, record: Callable[[Iterable[int]], None] = lambda keys: None) -> StepResult:
-        """Runs one round. Every request that ends in it is among the outcomes exactly once.
-
-        Args:
-            record: called with the keys of the requests in the batch, before a batch with other requests is computed.
+        """Runs one round. Every request that ends in it is among the outcomes exactly once. `record`: called with the
+        keys of the requests in the batch, before a batch with other requests is computed.
         """
         began = self._clock()
         outcomes: Outcomes = []
@@ -213,15 +211,11 @@ def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestSt
 HELD_PART = 0.2
 """An outcome is held for at most this part of the time that its request has taken, the next round included."""
 
-MIN_PART = 3
-"""Outcomes are sent as soon as they number a third of the requests that still run."""
-
+MIN_PART = 3  # Outcomes are sent as soon as they number a third of the requests that still run.
 PROGRESS_SECONDS = 0.005
 """Progress is held no longer: a sixth of the time between two messages of a stream. First tokens are not held."""
 
-REPORT_SECONDS = 0.05
-"""Greatest age of a round's stats when they are sent."""
-
+REPORT_SECONDS = 0.05  # Greatest age of a round's stats when they are sent.
 MESSAGE_BYTES = 1 << 20
 """Outcomes with arrays of more than this are sent in several messages, because the server reads a message at once."""
 

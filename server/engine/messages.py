@@ -191,12 +191,9 @@ LENGTH: Final = struct.Struct("<I")
 RECEIVED_BYTES: Final = 1 << 16
 
 MAX_CACHED_OPTIONS: Final = 256
-MAX_CACHED_BYTES: Final = 1024
-"""Pickled options without a prefix take less."""
-
+MAX_CACHED_BYTES: Final = 1024  # Pickled options without a prefix take less.
 FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
-PRIORITIES: Final = tuple(Priority)
-"""By their values. Looking a value up in its class is a call into Python, too."""
+PRIORITIES: Final = tuple(Priority)  # By their values. Looking a value up in its class is a call into Python, too.
 
 
 class Ready(NamedTuple):

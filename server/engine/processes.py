@@ -287,11 +287,8 @@ class WorkerProcesses:
             process.wait(max(0.0, give_up - time.monotonic()))
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
-        """Returns a group of workers for a bundle, none of them started.
-
-        Args:
-            num_models: they and their workers share the threads. Versions of a model share its requests, so they are
-                not counted: each may use the model's threads.
+        """Returns a group of workers for a bundle, none of them started. `num_models`: they and their workers share the
+        threads. Versions of a model share its requests, so they are not counted: each may use the model's threads.
         """
         config = self._config
         threads = max(1, (config.threads or available_cpus()) // (num_models * config.workers))

@@ -83,9 +83,7 @@ class TimerQueue:
         return keys
 
 
-BULK_SHARE = 0.1
-"""Bulk work's share of the engine's time while other work never ends."""
-
+BULK_SHARE = 0.1  # Bulk work's share of the engine's time while other work never ends.
 INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
@@ -107,14 +105,9 @@ encoder's weights, which evict the step's from the caches, and the next steps ha
 a step hardly falls above five rows, so long requests gain when newcomers wait. `python -m benchmarks --only open-loop`
 measures it."""
 
-MAX_STEPS_TO_STREAM = 4
-"""The same if one of them is streamed: its caller waits for the first token."""
-
-WINDOW = 64
-"""Number of waiting requests that are searched for some of similar length."""
-
-MAX_OVERTAKEN = 64
-"""Fairness bound: at most this many later requests are admitted before a waiting one."""
+MAX_STEPS_TO_STREAM = 4  # The same if one of them is streamed: its caller waits for the first token.
+WINDOW = 64  # Number of waiting requests that are searched for some of similar length.
+MAX_OVERTAKEN = 64  # Fairness bound: at most this many later requests are admitted before a waiting one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,14 +46,11 @@ MAX_REQUESTS: Final = 256
 ANSWERS_IN_A_ROW: Final = 16
 """Number of answers that are made in one turn of the event loop, so that other calls need not wait for hundreds."""
 
-REFUSAL_BYTES: Final = 4096
-"""Memory for an answer that is an error, together with the request's record."""
-
+REFUSAL_BYTES: Final = 4096  # Memory for an answer that is an error, together with the request's record.
 MAX_RESULTS: Final = 32
 """Limit of the results in one message of a stream: making them takes a millisecond of the event loop."""
 
-MESSAGE_BYTES: Final = 1 << 20
-"""Limit of the memory that the results in one message of a stream may take."""
+MESSAGE_BYTES: Final = 1 << 20  # Limit of the memory that the results in one message of a stream may take.
 
 Request = messages.GenerateRequest | UndecodableRequest
 
@@ -141,11 +138,9 @@ async def generate_many(
     message: messages.GenerateManyRequest, call: Call, log: RequestLog
 ) -> messages.GenerateManyResponse:
     """Answers a list in its order. If the call is cancelled, the rows of all its requests are free within a step.
-
-    Raises:
-        Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its answers
-            are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
-            request.
+    Raises Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its
+    answers are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
+    request.
     """
     try:
         requests = requests_of(message)
@@ -225,10 +220,8 @@ class BatchStream:
         self._reading: asyncio.Task[None]
 
     async def answers(self) -> AsyncGenerator[Any, None]:
-        """Reads, decodes and answers until the caller has half-closed and has all answers.
-
-        Raises:
-            Failed: an error that concerns every request.
+        """Reads, decodes and answers until the caller has half-closed and has all answers. Raises Failed: an error that
+        concerns every request.
         """
         self._reading = reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._log.catalogue.closing.wait())

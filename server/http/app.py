@@ -131,9 +131,7 @@ def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Sta
 MAX_CALLS: Final = 128
 """Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
 
-STREAM: Final = "stream"
-"""The query parameter that requests server-sent events."""
-
+STREAM: Final = "stream"  # The query parameter that requests server-sent events.
 CODES: Final = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
 """The codes of requests that Starlette refuses."""
 

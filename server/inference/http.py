@@ -34,8 +34,7 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 """The header with the length of a body's JSON, after which its tensors in bytes begin."""
 BYTES: Final = "application/octet-stream"
 
-MAX_ITEMS: Final = 16
-"""Limit of a request's inputs, and of its outputs: a model has fewer."""
+MAX_ITEMS: Final = 16  # Limit of a request's inputs, and of its outputs: a model has fewer.
 INT64: Final = range(-(2**63), 2**63)
 SCALARS: Final = "a string, a number, true or false"
 

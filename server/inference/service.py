@@ -40,8 +40,7 @@ from attendant_client.version import VERSION
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 POSITION: Final = re.compile("[0-9]{1,10}")
 MAX_POSITION: Final = requests.WHOLE[FieldDescriptor.CPPTYPE_UINT32]
-PROBES: Final = ("ServerLive", "ServerReady")
-"""Methods that need no token unless health checks need one."""
+PROBES: Final = ("ServerLive", "ServerReady")  # Methods that need no token unless health checks need one.
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
 PREFIX, MASKED, SAMPLING, TRACE = "target_prefix", "masked_source_positions", "sampling", "trace"
@@ -279,13 +278,10 @@ def _fits(field: Any, value: Any) -> bool:
     return type(value) in kinds.get(field.cpp_type, (int, float))
 
 
-MAX_DIMENSIONS: Final = 8
-"""Limit of an input's shape. The product of more sizes may have any number of digits."""
-
+MAX_DIMENSIONS: Final = 8  # Limit of an input's shape. The product of more sizes may have any number of digits.
 LENGTH: Final = struct.Struct("<I")
 
-PIECE: Final = 16_384
-"""Limit of the numbers that are copied into a message before other threads may run."""
+PIECE: Final = 16_384  # Limit of the numbers that are copied into a message before other threads may run.
 
 Answer = Mapping[str, Any]
 """The fields of one text's hypotheses, its source tokens, its warnings, and its trace as JSON."""

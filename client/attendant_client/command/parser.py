@@ -131,8 +131,7 @@ exit status:
 TRACED_CANDIDATES: Final = 3
 MAX_TRACED_CANDIDATES: Final = 32
 
-PRECISIONS: Final = ("fp32", "int8")
-"""The precisions that a CPU computes."""
+PRECISIONS: Final = ("fp32", "int8")  # The precisions that a CPU computes.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
