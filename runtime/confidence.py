@@ -29,10 +29,7 @@ def source_signals(source_ids: Sequence[int], seen: SeenBigrams | None) -> Signa
         source_ids: without EOS; at least one.
         seen: the bigrams of the training sources; if None, there is no `unseen_ratio`.
     """
-    signals: Signals = {
-        "source_tokens": len(source_ids),
-        "unknown_ratio": source_ids.count(UNK_ID) / len(source_ids),
-    }
+    signals: Signals = {"source_tokens": len(source_ids), "unknown_ratio": source_ids.count(UNK_ID) / len(source_ids)}
     if seen is not None:
         signals["unseen_ratio"] = seen.unseen_share(source_ids)
     return signals

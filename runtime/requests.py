@@ -528,10 +528,7 @@ def read_generate(
 OF_ONE_SEARCH: Final = ("target_prefix", "alternatives", "trace")
 """The options that a text of several parts can't have, since each part is searched by itself."""
 
-EXCLUDED: Final = {
-    "protect_spans": ("target_prefix_text",),
-    "split_sentences": ("target_prefix_text", *OF_ONE_SEARCH),
-}
+EXCLUDED: Final = {"protect_spans": ("target_prefix_text",), "split_sentences": ("target_prefix_text", *OF_ONE_SEARCH)}
 """The options that change a text before it is tokenized -> those that they can't be combined with."""
 
 

@@ -230,12 +230,7 @@ NO_CREDENTIALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 class RequestLog:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        metrics: Metrics,
-        *,
-        level: int = logging.DEBUG,
-        tracer: Tracer | None = None,
+        self, catalogue: Catalogue, metrics: Metrics, *, level: int = logging.DEBUG, tracer: Tracer | None = None
     ) -> None:
         """Makes a log; `level` is that of each request's line. Without a tracer, requests are not traced."""
         self.metrics = metrics

@@ -206,9 +206,7 @@ class ServerConfig:
         "half of the time of a single request on this host, measured at startup",
     )
     unread_seconds: float = _option(
-        30.0,
-        SOME_SECONDS,
-        "longest time that a message of a stream may stay unread; after that the stream is ended",
+        30.0, SOME_SECONDS, "longest time that a message of a stream may stay unread; after that the stream is ended"
     )
     max_connections: int = _option(
         1000,
@@ -255,9 +253,7 @@ class ServerConfig:
         LOAD_SECONDS, SOME_SECONDS, "longest time for loading and checking a bundle; a slower one is refused"
     )
     load_mib: int = _option(
-        LOAD_MIB,
-        _whole("MIB"),
-        "largest memory, in MiB, for loading and checking a bundle; a larger one is refused",
+        LOAD_MIB, _whole("MIB"), "largest memory, in MiB, for loading and checking a bundle; a larger one is refused"
     )
     drain_seconds: float = _option(
         25.0, SECONDS, "longest time for accepted requests to finish after SIGTERM or SIGINT"

@@ -36,17 +36,7 @@ from attendant_client.client import Streamed
 from attendant_client.errors import of_source
 from attendant_client.types import DecodingFields, OutputFields, check_names
 
-__all__ = [
-    "Generation",
-    "Hypothesis",
-    "InvalidArgument",
-    "Model",
-    "Options",
-    "Sampling",
-    "Score",
-    "UserError",
-    "load",
-]
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Options", "Sampling", "Score", "UserError", "load"]
 
 Encode = Callable[[str], Sequence[str]]
 """Returns the tokens of a text."""

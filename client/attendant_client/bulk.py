@@ -23,10 +23,7 @@ WINDOW = 4
 
 
 async def in_order(
-    function: Callable[[_Item], Awaitable[_Result]],
-    items: Iterable[_Item] | AsyncIterable[_Item],
-    *,
-    concurrency: int,
+    function: Callable[[_Item], Awaitable[_Result]], items: Iterable[_Item] | AsyncIterable[_Item], *, concurrency: int
 ) -> AsyncGenerator[_Result, None]:
     """Yields `await function(item)` for each item, in the items' order, with at most `concurrency` calls in flight.
 

@@ -123,9 +123,7 @@ class BenchResult:
 def command(name: str) -> Command:
     """Returns the command `attendant bench`."""
     parser = CommandParser(
-        prog="attendant bench",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="attendant bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
     option("bundle", metavar="BUNDLE", type=Path, help="a folder made by `attendant export`")

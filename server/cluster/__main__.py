@@ -61,7 +61,7 @@ def serve_parser() -> CommandParser:
     parser = CommandParser(
         description="Serves bundles on the Ray cluster that this machine belongs to, and returns when the replicas are "
         "ready. A second call with other bundles or options replaces the replicas without a failed request. "
-        "`serve shutdown` of Ray ends it.",
+        "`serve shutdown` of Ray ends it."
     )
     parser.add_argument(
         "bundles", metavar="BUNDLE", nargs="+", help="folders made by `attendant export`, at the same path on all nodes"

@@ -173,11 +173,7 @@ class AnswerBudget:
     """
 
     def __init__(
-        self,
-        *,
-        unread_seconds: float,
-        max_bytes: int = MAX_ANSWER_BYTES,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, unread_seconds: float, max_bytes: int = MAX_ANSWER_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.max_bytes = max_bytes
         self.unread_seconds = unread_seconds
@@ -414,10 +410,7 @@ async def _compare(request: ParsedRequest, result: Result, shadow: ServedModel, 
     request.model.metrics.shadowed(compared)
 
 
-FINISH_REASONS = {
-    FinishReason.EOS: messages.FINISH_REASON_EOS,
-    FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
-}
+FINISH_REASONS = {FinishReason.EOS: messages.FINISH_REASON_EOS, FinishReason.LENGTH: messages.FINISH_REASON_LENGTH}
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)  # The names of the fields, which RequestStats has too.
 timings_of = attrgetter(*TIMINGS)
 

@@ -266,9 +266,7 @@ def _common() -> _Parser:
         help="seconds for each request, retries included (default: %(default)g)",
     )
     connection.add_argument(
-        "--tls",
-        action="store_true",
-        help="encrypt, and verify the server (default: unless it is on this machine)",
+        "--tls", action="store_true", help="encrypt, and verify the server (default: unless it is on this machine)"
     )
     connection.add_argument(
         "--insecure", action="store_true", help="do not encrypt: anyone on the network path can read texts and token"
