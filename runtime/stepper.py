@@ -165,10 +165,8 @@ def padded_width(max_length: int, multiple: int = SOURCE_WIDTH_MULTIPLE) -> int:
 def pad_sources(
     sources: Sequence[Sequence[int]], pad_id: int, multiple: int = SOURCE_WIDTH_MULTIPLE
 ) -> tuple[Ids, Ids]:
-    """Writes B sources into one array. Raises ValueError: a source is empty: attention over nothing is undefined.
-
-    Returns:
-        source_ids [B, S] and source_lengths [B]; S is the longest, rounded up to a multiple of `multiple`.
+    """Returns B sources as an array [B, S], and their lengths [B]; S is the longest, rounded up to a multiple of
+    `multiple`. Raises ValueError: a source is empty: attention over nothing is undefined.
     """
     lengths = np.array([len(source) for source in sources], np.int64)
     if not len(lengths) or lengths.min() == 0:

@@ -336,14 +336,11 @@ class RequestRecord:
             raise Failed(error) from None
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
-        """Counts and logs the request.
+        """Counts and logs the request; returns the error that the caller gets, None after an answer or a cancellation.
 
         Args:
             raised: the exception that ended it; None if it has an answer.
             cancelled_as: the code of a cancellation.
-
-        Returns:
-            The error that the caller gets; None after an answer or a cancellation.
         """
         self._has_ended = True
         self._release()

@@ -414,11 +414,8 @@ class Tokenizer:
         return [token_id for token_id in ids if token_id is not None]
 
     def opening(self, text: str) -> tuple[list[int], str]:
-        """Splits the beginning of a text into tokens that no continuation changes, and its last word.
-
-        Returns:
-            The ids of the words before, UNK for unknown parts, and the last word as symbols spell it; empty if the text
-            ends with a blank that no symbol spells.
+        """Returns the ids of the tokens of a text's beginning that no continuation changes, UNK for unknown parts, and
+        its last word as symbols spell it; empty if the text ends with a blank that no symbol spells.
         """
         library = self._library
         normalized = text if self._spaces_itself else self.spaced(text)

@@ -346,9 +346,7 @@ class BeamSearch:
 
     def _branch(self, output: StepOutput) -> Ids | None:
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.
-
-        Returns:
-            [R] the row of the step that each of the rows came from; None if no request was split.
+        Returns [R] the row of the step that each of the rows came from; None if no request was split.
         """
         beams: list[Beam] = []
         repeats: list[int] = []

@@ -67,10 +67,9 @@ as long as some 25 cells; joining the groups takes time, too. Of 16, 32 and 64 t
 
 
 def alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Divides B sources into groups of similar length, for the least total cost of encoding.
+    """Returns the places of B sources in groups of similar length, for the least total cost of encoding.
 
-    Returns:
-        The places of each group's sources, in order. Sources of one length are in one group; shorter ones come first.
+    Places are in order. Sources of one length are in one group; shorter ones come first.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]

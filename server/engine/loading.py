@@ -150,10 +150,8 @@ def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
 
 def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[int, float]:
     """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated.
-    Raises BundleRefused: they can't be decoded.
-
-    Returns:
-        The rows and source positions of this work, and the seconds that it took.
+    Returns the rows and source positions of this work, and the seconds that it took. Raises BundleRefused: they can't
+    be decoded.
     """
     limits = limits_in_force(bundle.manifest, config.max_rows)
     symbol = bundle.source_tokenizer.vocabulary_size - 1

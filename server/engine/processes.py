@@ -81,14 +81,9 @@ def set_oom_score(score: str) -> str:
 
 
 def forked(control: socket.socket, oom_score: str) -> Place | None:
-    """Forks a process for each worker that is requested.
-
-    Args:
-        oom_score: of the process that forks: if it ends, so do all workers.
-
-    Returns:
-        In each new process, its place. In the process that forks, None, after all workers have ended and no more will
-        be requested.
+    """Forks a process for each worker that is requested; returns in each new process its place, and in the process that
+    forks None, after all workers have ended and no more will be requested. `oom_score`: of the process that forks: if
+    it ends, so do all workers.
     """
     set_oom_score(oom_score)
     # A collection would write to all that has been loaded, and each process would get pages of its own.
