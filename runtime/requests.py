@@ -260,14 +260,6 @@ def read_decoding(
     return (None if violations else options), violations
 
 
-def _with_seed(options: DecodingOptions) -> DecodingOptions:
-    """Returns the options with a random seed if they sample, and the request sets none."""
-    sampling = options.sampling
-    if sampling is None or sampling.seed is not None:
-        return options
-    return replace(options, sampling=replace(sampling, seed=secrets.randbits(64)))
-
-
 class _DecodingReader:
     """Reads the decoding options of one request."""
 
@@ -510,7 +502,9 @@ def read_generate(
             _check_trace(options, len(source_ids) + model.manifest.source.num_special, violations)
         if violations or options is None:
             break
-        request = _request(side, source_ids, _with_seed(options), output, model)
+        if options.sampling is not None and options.sampling.seed is None:
+            options = replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
+        request = _request(side, source_ids, options, output, model)
         requests.append(replace(request, spans=part.spans, before=part.before, after=part.after))
     if not parts:
         violations += read_options(0)[1]

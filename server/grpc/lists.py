@@ -243,7 +243,10 @@ class BatchStream:
                     try:
                         if results := await self._next_results(items):
                             with self._writing(items):
-                                yield self._message(results)
+                                if self._has_lists:
+                                    yield messages.GenerateManyResponse(results=results)
+                                else:
+                                    yield messages.GenerateBatchResponse(**results[0])
                     finally:
                         self._free(items)
             if not reading.cancelled():
@@ -260,11 +263,6 @@ class BatchStream:
         if not task.cancelled():
             task.exception()  # else asyncio would log that of a stream whose client has gone
         self._changed.set()
-
-    def _message(self, results: list[dict[str, Any]]) -> messages.GenerateBatchResponse | messages.GenerateManyResponse:
-        if self._has_lists:
-            return messages.GenerateManyResponse(results=results)
-        return messages.GenerateBatchResponse(**results[0])
 
     async def _next_results(self, items: list[Item]) -> list[dict[str, Any]]:
         """Moves ended items to `items`, until a message is full; returns the fields of their results.

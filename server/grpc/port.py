@@ -216,7 +216,8 @@ class GrpcPort:
             return
         for other in asyncio.all_tasks():
             if _name_of(other) == "AioServer.shutdown":
-                other.add_done_callback(_look_at)  # otherwise asyncio would log the path
+                # Otherwise asyncio would log the path.
+                other.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._metrics.rejected.labels("", UnknownMethod.reason).inc()
         log.error("a call whose path is not UTF-8 has ended the gRPC server, which is replaced")
         self._replacing = asyncio.create_task(self._replace())
@@ -237,11 +238,6 @@ class GrpcPort:
 
 def _name_of(task: "asyncio.Task[Any]") -> str:
     return getattr(task.get_coro(), "__qualname__", "")
-
-
-def _look_at(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def _ended(server: grpc.aio.Server) -> None:
