@@ -60,8 +60,8 @@ class Reloaded(Generic[T]):
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Reads the files. `read`: raises UserError if they can't be used. Its message is logged, so it must not quote
-        the content. Raises UserError: from `read`.
+        """Reads the files. `read` raises UserError if they can't be used, and so does this. Its message is logged, so it
+        must not quote the content.
         """
         self._paths = tuple(paths)
         self._read = read
