@@ -60,7 +60,7 @@ class Reloaded(Generic[T]):
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Reads the files. `read` raises UserError if they can't be used, and so does this. Its message is logged, so it
+        """Reads the files. `read` raises UserError if they can't be used, and so does this; its message is logged, and
         must not quote the content.
         """
         self._paths = tuple(paths)
