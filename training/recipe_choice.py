@@ -60,6 +60,7 @@ LARGEST_COURSE: Final = (256, 512, 0.2, 4096, 8)
 MIN_SEEN: Final = 12_000
 MAX_WARMUP_STEPS: Final = 100
 COVERED_SHARE: Final = 0.999
+USUAL_SHARE: Final = 0.99  # The longest texts beyond it, such as a line with a book, do not choose tokenizers.
 MAX_TOKENS: Final = 1000
 
 
@@ -156,12 +157,13 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
             "validation and test: give more pairs, or a recipe (docs/training.md)"
         )
     texts = {side: [getattr(pair, side) for pair in sample] for side in ("source", "target")}
-    are_short = all(sum(map(len, of_side)) <= SHORT_LENGTH * len(of_side) for of_side in texts.values())
+    usual = {side: sorted(of_side, key=len)[: int(USUAL_SHARE * len(of_side))] for side, of_side in texts.items()}
+    are_short = all(sum(map(len, of_side)) <= SHORT_LENGTH * len(of_side) for of_side in usual.values())
     spells = num_pairs <= (FEW_SHORT_PAIRS if are_short else FEW_PAIRS)
-    keeps_lines = _have_lines(texts["target"])
+    keeps_lines = _have_lines(usual["target"])
     tables = {
         side: _tokenizer(of_side, num_pairs, spells=spells, keeps_spaces=keeps_lines and _have_lines(of_side))
-        for side, of_side in texts.items()
+        for side, of_side in usual.items()
     }
     limits = {side: _limit(TokenizerConfig.model_validate(tables[side]), of_side) for side, of_side in texts.items()}
     share = max(min(HELD_OUT_SHARE, MAX_HELD_OUT / len(sources)), MIN_HELD_OUT / len(sources))
@@ -192,7 +194,7 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
         "schedule": {"kind": "cosine", "warmup_steps": min(MAX_WARMUP_STEPS, num_pairs // 10)},
         "training": {"max_epochs": max_epochs},
         "validation": validation,
-        "evaluation": _evaluation(tables["target"]["tokenizer"], texts["target"]),
+        "evaluation": _evaluation(tables["target"]["tokenizer"], usual["target"]),
     }
     sides = [
         f"{side}: {table['tokenizer']}"

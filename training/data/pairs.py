@@ -123,10 +123,11 @@ def _refuse_header(path: Path, cells: Sequence[str], places: Sequence[int]) -> N
     names = [cell.strip().strip('"') for cell in cells]
     chosen = [names[place] for place in places if place < len(names)]
     if len(chosen) == 2 and all(name.casefold() in COLUMN_NAMES for name in chosen) and len(set(names)) == len(names):
+        others = f", or to two others of {', '.join(map(repr, names[:20]))}" if len(names) > 2 else ""
         raise UserError(
             f"{path}:1: {' and '.join(map(repr, chosen))} look like the names of columns: set data.columns = "
-            f"{json.dumps(chosen, ensure_ascii=False)} (in an option: '{path.name}[{','.join(chosen)}]'); if they are"
-            " a pair, move it away from the first line"
+            f"{json.dumps(chosen, ensure_ascii=False)}{others} (in an option: '{path.name}[{','.join(chosen)}]'); if "
+            "they are a pair, move it away from the first line"
         )
 
 
