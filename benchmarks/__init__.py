@@ -7,5 +7,4 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-DATA: Final = Path(__file__).parent / "data"
-"""Templates and tables."""
+DATA: Final = Path(__file__).parent / "data"  # Templates and tables.

@@ -19,12 +19,8 @@ BEAM_SIZE = 4
 SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
 PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
 NUM_WORKERS = 2
-NUM_TRIED = 256
-"""Rows of a trial of a batch size."""
-
-NUM_ALONE = 20
-"""Sentences of a trial if they are decoded one after the other."""
-
+NUM_TRIED = 256  # Rows of a trial of a batch size.
+NUM_ALONE = 20  # Sentences of a trial if they are decoded one after the other.
 NUM_ROWS = 64
 MAX_WARM_UPS = 6
 WARM = 1.05

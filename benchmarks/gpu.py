@@ -30,12 +30,9 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
 NUM_ROWS, QUICK_ROWS = tuple(2**power for power in range(11)), (1, 8)
 WARM_STEPS = 24
-PART_SECONDS = 90.0
-"""No measurement of a step starts after this time; one that compiles takes a minute or so more."""
-
+PART_SECONDS = 90.0  # No measurement of a step starts after this time; one that compiles takes a minute or so more.
 SERVED_CLIENTS = (1, 64, 256)
-COMPILED_ROWS = (1, 64, 1024)
-"""Row counts at which torch.compile is measured."""
+COMPILED_ROWS = (1, 64, 1024)  # Row counts at which torch.compile is measured.
 
 
 def greedy(context: Context) -> Part:

@@ -304,10 +304,8 @@ class Environment:
         return self.installs[-1][-1]
 
     def install(self, cache: Path) -> Path:
-        """Returns the environment's interpreter; makes the environment if it is not complete in the cache.
-
-        Raises:
-            Unavailable: there is no such Python, or pip fails.
+        """Returns the environment's interpreter; makes the environment if it is not complete in the cache. Raises
+        Unavailable: there is no such Python, or pip fails.
         """
         folder = cache / self.name
         python, done = folder / "bin" / "python", folder / "installed.txt"

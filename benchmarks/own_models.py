@@ -24,8 +24,7 @@ from benchmarks.results import Part
 from benchmarks.workload import MAX_TOKENS, SMALL_PLAN, Context, Workload, cached_bundle, mt_bundle, sharpen
 
 NUM_HEADS = 8
-STUDENT = "6+2"
-"""The layers of encoder and decoder, of TRANSFORMERS."""
+STUDENT = "6+2"  # The layers of encoder and decoder, of TRANSFORMERS.
 
 State = Mapping[str, Tensor]
 

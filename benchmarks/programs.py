@@ -33,9 +33,7 @@ Array = Any
 
 G2P_BUNDLE = ROOT / "models" / "g2p-en"
 HOST = "127.0.0.1"
-SCALE = 0.05
-"""Standard deviation of random weights."""
-
+SCALE = 0.05  # Standard deviation of random weights.
 METHODS = {
     "bulk": "/attendant.v1.Seq2Seq/GenerateBatch",
     "bulk-lists": "/attendant.v1.Seq2Seq/GenerateBatches",

@@ -24,9 +24,7 @@ from benchmarks.workload import Context, Work, equal_work
 
 OPTIONS = f"--precision int8 --workers {NUM_WORKERS} --threads {NUM_WORKERS}"
 START_SECONDS = 180.0
-MAX_STARTS = 3
-"""A start of Triton fails if its processes don't find each other within a second."""
-
+MAX_STARTS = 3  # A start of Triton fails if its processes don't find each other within a second.
 WARM_UP_SECONDS = 1.0
 MANY_CLIENTS = 64
 

@@ -39,8 +39,7 @@ from benchmarks.servers import (
 from benchmarks.workload import Context, Work, equal_work, real_work
 
 BULK_IN_FLIGHT = 2048
-LEAD_SECONDS = 0.5
-"""Time from the start of bulk work to the first measured call, and from the last one to its end."""
+LEAD_SECONDS = 0.5  # Time from the start of bulk work to the first measured call, and from the last one to its end.
 
 
 def first_token(context: Context) -> Part:
@@ -156,19 +155,12 @@ def priority(context: Context) -> Part:
     return part_of(measure([system], context.num_rounds), {**COLUMNS, "bulk requests/s": "bulk_speed"})
 
 
-FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)
-"""Rates of random arrivals, as fractions of the capacity."""
-
-LEAST_STEP = 1.07
-"""Rates that are nearer to another one than by this factor are left out."""
-
-NUM_ARRIVALS = 2000
-"""Arrivals of a visit, and of the model: 20 of them take longer than the p99."""
-
+FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)  # Rates of random arrivals, as fractions of the capacity.
+LEAST_STEP = 1.07  # Rates that are nearer to another one than by this factor are left out.
+NUM_ARRIVALS = 2000  # Arrivals of a visit, and of the model: 20 of them take longer than the p99.
 BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
 CAPACITY_CLIENTS = 192
-P99_MS = 250.0
-"""The highest rate with at most this p99 is noted for each server."""
+P99_MS = 250.0  # The highest rate with at most this p99 is noted for each server.
 
 
 def open_loop(context: Context) -> Part:

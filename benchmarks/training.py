@@ -25,9 +25,7 @@ from benchmarks.workload import Context, Workload
 
 NUM_ROUNDS = 3
 POLL_SECONDS = 0.02
-MANY_STEPS = 1_000_000
-"""No training reaches its end: it is stopped after its visit."""
-
+MANY_STEPS = 1_000_000  # No training reaches its end: it is stopped after its visit.
 START_SECONDS = 300.0
 NUM_WARM_UP_WINDOWS = 2
 MIN_WINDOWS = 2
@@ -159,14 +157,12 @@ def configure(
 def _train(
     toolkit: Toolkit, command: Sequence[str], folder: Path, seconds: float, num_threads: int, batch_tokens: int
 ) -> Samples:
-    """Trains from the start for `seconds`, or until there are MIN_WINDOWS windows.
+    """Trains from the start for `seconds`, or until there are MIN_WINDOWS windows. Raises Unavailable: the toolkit
+    ended by itself.
 
     Returns:
         A sample per window: target tokens per second, and per second of all threads' processor time. The latter is the
         figure to compare on a busy machine.
-
-    Raises:
-        Unavailable: the toolkit ended by itself.
     """
     readings: list[tuple[int, float, float]] = []  # step, seconds and processor seconds, a reading per window
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))

@@ -56,12 +56,9 @@ MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 
 """A golden example keeps its tokens when every log-probability moves by up to this: hosts differ by far less."""
 
 NUM_TRIED = 32
-NUM_KEPT = 12
-"""Golden examples of each beam size."""
-
+NUM_KEPT = 12  # Golden examples of each beam size.
 GOLDEN_BEAM_SIZE = 4
-MAX_LENGTHS = (64, 16, 4)
-"""Tried in turn: a model that has learned little has no clear margins over many symbols."""
+MAX_LENGTHS = (64, 16, 4)  # Tried in turn: a model that has learned little has no clear margins over many symbols.
 
 
 def precisions_of(precisions: Precision | Sequence[Precision]) -> tuple[Precision, ...]:
@@ -272,10 +269,8 @@ def choose_golden(
 ) -> tuple[GoldenExample, ...]:
     """Returns greedy and beam examples with margins so clear that their decoding is the same on any host.
 
-    Sources, ids without EOS, that no request may have are left out.
-
-    Raises:
-        UserError: no source has a clear margin: the model's outcomes are ties.
+    Sources, ids without EOS, that no request may have are left out. Raises UserError: no source has a clear margin: the
+    model's outcomes are ties.
     """
     manifest, margin = bundle.manifest, MARGIN[stepper.precision]
     candidates = [

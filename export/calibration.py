@@ -27,9 +27,7 @@ from attendant.training.run.loading import LoadedRun, read_held_out
 
 logger = logging.getLogger(__name__)
 
-MIN_CALIBRATED: Final = 200
-"""With fewer answers the shares of right ones are noise, and answers get no confidence."""
-
+MIN_CALIBRATED: Final = 200  # With fewer answers the shares of right ones are noise, and answers get no confidence.
 MAX_CALIBRATED: Final = 20_000
 
 FOREIGN_SHARE: Final = 0.05
@@ -49,9 +47,7 @@ LOWEST_CONFIDENCE: Final = 0.5
 BOUNDED_BELOW: Final[ConfidenceSignal] = "length_ratio"
 """The only signal with a lower limit. Of the other signals, only high values are suspicious."""
 
-MARGIN: Final = 0.25
-"""Share of a range by which it is extended: a sample does not have the longest text that there is."""
-
+MARGIN: Final = 0.25  # Share of a range by which it is extended: a sample does not have the longest text that there is.
 LEAST_MARGIN: Final = 1e-5
 """Extends a range without width, e.g. of ratios of codes of one length, by more than rounding changes."""
 

@@ -91,9 +91,7 @@ class TracedPair:
 
 Array = NDArray[Any]
 
-CONTRIBUTED: Final = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
-
+CONTRIBUTED: Final = "com.microsoft"  # The domain of ONNX Runtime's own operators.
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 
 

@@ -57,9 +57,7 @@ logger = logging.getLogger(__name__)
 MAX_BEAM_SIZE = 32
 """A request's rows take memory and time of all requests; more hypotheses than this have never improved quality."""
 
-NUM_SOURCES = 256
-"""Real sources for the comparison with PyTorch and as candidates for golden examples."""
-
+NUM_SOURCES = 256  # Real sources for the comparison with PyTorch and as candidates for golden examples.
 WARNED_UNKNOWN_SHARE: Final = 0.2
 """Share of unknown tokens in the held-out sources above which a warning is logged. Some are usual with words."""
 
@@ -208,10 +206,8 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
 
 
 def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBundle:
-    """Returns a bundle's exportable; by default it has the same name.
-
-    Raises:
-        UserError: the bundle has no graphs from which others can be made, or int8 graphs that are not exact.
+    """Returns a bundle's exportable; by default it has the same name. Raises UserError: the bundle has no graphs from
+    which others can be made, or int8 graphs that are not exact.
     """
     manifest = bundle.manifest
     if not manifest.graphs.keys() & {"fp32", "int8"}:
@@ -255,15 +251,13 @@ def exportable_checkpoint(
     texts: Sequence[str] = (),
     data: str = "",
 ) -> ExportableModel:
-    """Returns the exportable of another toolkit's checkpoint.
+    """Returns the exportable of another toolkit's checkpoint. Raises UserError: the checkpoint can't be read, or has a
+    part that can't be represented; the name can't be a bundle's.
 
     Args:
         output: the folder of the new bundle, whose name is the default for `name`.
         segmented: texts are segmented into the toolkit's symbols, separated by spaces.
         texts: real sources, on which the graphs are verified too; `data` is their name in the manifest.
-
-    Raises:
-        UserError: the checkpoint can't be read, or has a part that can't be represented; the name can't be a bundle's.
     """
     name = bundle_name(name, output.absolute().name)
     try:
@@ -327,10 +321,8 @@ def held_out_sources(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -
 def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExportable:
     """Returns the exportable with other decoding defaults; those that are None stay as they are.
 
-    A patience of 0 means none, as in a request.
-
-    Raises:
-        UserError: a value is out of its range, or the beam is wider than the bundle's limit.
+    A patience of 0 means none, as in a request. Raises UserError: a value is out of its range, or the beam is wider
+    than the bundle's limit.
     """
     chosen: dict[str, float | None] = {name: value for name, value in defaults.items() if value is not None}
     if chosen.get("patience") == 0:

@@ -20,9 +20,7 @@ from attendant.runtime.bundle.bundle import TEXTS, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, TEXT_OPTIONS, Precision
 from attendant.runtime.errors import UserError
 
-MARKER: Final = "page.json"
-"""Every such folder has this file, so that `--force` replaces nothing else."""
-
+MARKER: Final = "page.json"  # Every such folder has this file, so that `--force` replaces nothing else.
 PAGE: Final = Path(__file__).parent / "page"
 PLAYGROUND: Final = Path(__file__).parents[1] / "server" / "http" / "page"
 SHARED: Final = ("address.js", "answers.js", "attention.js", "dom.js", "numbers.js", "text.js", "style.css", "icon.svg")

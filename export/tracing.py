@@ -39,9 +39,7 @@ from attendant.training.model import RecurrentWeights, Seq2Seq, weights_of
 from attendant.training.model.encoder import RecurrentLayer
 from attendant.training.model.stepper import TorchStepper, candidates
 
-NODE_VERSION: Final = 14
-"""Version of the ONNX operators LSTM, GRU and RNN."""
-
+NODE_VERSION: Final = 14  # Version of the ONNX operators LSTM, GRU and RNN.
 OPERATORS: Final = {
     # torch: input, forget, cell, output. ONNX: input, output, forget, cell.
     "lstm": ("LSTM", (0, 3, 1, 2), 3),
@@ -225,8 +223,7 @@ class DecoderStep(nn.Module):
         return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
 
 
-DOMAIN: Final = "inlined"
-"""The domain of the nodes that `_inline` replaces by ONNX graphs."""
+DOMAIN: Final = "inlined"  # The domain of the nodes that `_inline` replaces by ONNX graphs.
 
 
 class InlinedGraph(nn.Module):

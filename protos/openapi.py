@@ -82,8 +82,7 @@ OPTIONS: Final = {
 }
 """Parameters of ModelInfer."""
 
-ALWAYS_SET: Final = frozenset({"timings", "limits", "defaults"})
-"""Fields with presence that every answer has."""
+ALWAYS_SET: Final = frozenset({"timings", "limits", "defaults"})  # Fields with presence that every answer has.
 
 
 def document() -> Schema:

@@ -93,7 +93,7 @@ def answer_fields(
     pairs = zip(hypotheses, of_whole, strict=True)
     return {
         "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
-        "source_tokens": source_tokens(request, model),
+        "source_tokens": model.bundle.source_tokenizer.tokens_of(request.source_ids),
         "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
         "trace": None if trace is None else trace_fields(trace, model.bundle.target_tokenizer.tokens_of),
     }
@@ -150,17 +150,12 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
     """Returns an answer to `score`; `attention` is an array [summands, source tokens], or None."""
     return {
         "log_prob": target.log_prob,
-        "source_tokens": source_tokens(request, model),
+        "source_tokens": model.bundle.source_tokenizer.tokens_of(request.source_ids),
         "target_tokens": model.bundle.target_tokenizer.tokens_of(target.token_ids),
         "token_log_probs": target.token_log_probs,
         "attention": target.attention,
         "warnings": tuple(_of_unknown(request)),
     }
-
-
-def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
-    """Returns the tokens of the source, which are the columns of attention."""
-    return model.bundle.source_tokenizer.tokens_of(request.source_ids)
 
 
 def _warnings(
@@ -211,14 +206,9 @@ def _shown(symbols: Sequence[str]) -> str:
 SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 NUM_BINS: Final = 10
-PRIOR: Final = 0.5
-"""Pseudo-count of every bin: an empty bin is rare, not impossible."""
-
-HALF_LIFE: Final = 1000
-"""Number of answers after which an answer's weight is half."""
-
-MIN_ANSWERS: Final = 200
-"""With fewer answers the index is noise: without any shift it is about (bins - 1) / answers."""
+PRIOR: Final = 0.5  # Pseudo-count of every bin: an empty bin is rare, not impossible.
+HALF_LIFE: Final = 1000  # Number of answers after which an answer's weight is half.
+MIN_ANSWERS: Final = 200  # With fewer answers the index is noise: without any shift it is about (bins - 1) / answers.
 
 
 def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothesis) -> tuple[float, ...]:

@@ -7,9 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-"""The checkout, or the folder of the installed package."""
-
+ROOT: Final = Path(__file__).resolve().parents[1]  # The checkout, or the folder of the installed package.
 COMMIT_FILE: Final = Path(__file__).with_name("commit.txt")
 """The commit for use without git: `git archive`, `make dist` and building a wheel or an image write it."""
 

@@ -17,8 +17,7 @@ from attendant.runtime.bundle.manifest import Calibration, ConfidenceSignal
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import Hypothesis
 
-LEAST_SURPRISE: Final = 1e-5
-"""Added to a surprise, whose logarithm would be infinite for a probability of 1."""
+LEAST_SURPRISE: Final = 1e-5  # Added to a surprise, whose logarithm would be infinite for a probability of 1.
 
 Signals = dict[ConfidenceSignal, float]
 
@@ -30,10 +29,7 @@ def source_signals(source_ids: Sequence[int], seen: SeenBigrams | None) -> Signa
         source_ids: without EOS; at least one.
         seen: the bigrams of the training sources; if None, there is no `unseen_ratio`.
     """
-    signals: Signals = {
-        "source_tokens": len(source_ids),
-        "unknown_ratio": source_ids.count(UNK_ID) / len(source_ids),
-    }
+    signals: Signals = {"source_tokens": len(source_ids), "unknown_ratio": source_ids.count(UNK_ID) / len(source_ids)}
     if seen is not None:
         signals["unseen_ratio"] = seen.unseen_share(source_ids)
     return signals

@@ -24,9 +24,7 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-MAX_LINE: Final = 400
-"""Characters of a line that shows a part of a file from elsewhere."""
-
+MAX_LINE: Final = 400  # Characters of a line that shows a part of a file from elsewhere.
 MAX_LINES: Final = 30
 
 

@@ -9,8 +9,7 @@ from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.requests import ReadRequest
 from attendant.runtime.spans import OPEN_STAND_IN, restored
 
-UNFINISHED = "\ufffd"
-"""A byte tokenizer's text of an incomplete character."""
+UNFINISHED = "\ufffd"  # A byte tokenizer's text of an incomplete character.
 
 
 class Piece(NamedTuple):

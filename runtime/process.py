@@ -23,9 +23,7 @@ CPUINFO: Final = Path("/proc/cpuinfo")
 INSTRUCTIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 """Instruction sets that make products of matrices much faster, as /proc/cpuinfo names them."""
 
-MAX_THREADS: Final = 1024
-"""Threads or workers: a machine that can't start more would take long to find that out."""
-
+MAX_THREADS: Final = 1024  # Threads or workers: a machine that can't start more would take long to find that out.
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -35,7 +33,7 @@ def available_cpus() -> int:
 
     `os.cpu_count()` counts the machine's: a pool of that size in a container with a small quota is throttled.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0))
     quota = cgroup_quota()
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
@@ -152,7 +150,6 @@ class _Capture:
         return os.pread(self._kept, self.size() - begin, begin).decode(errors="replace")
 
     def end(self) -> None:
-        """Restores standard output and error."""
         os.dup2(self._stderr, 2)
         os.close(self._stderr)
         sys.stdout = self._stdout
@@ -201,11 +198,8 @@ def quiet_stderr(*, only_failures: bool = False) -> Iterator[CapturedText]:
 LOAD_SECONDS: Final = 120.0
 LOAD_MIB: Final = 4096
 """Default limits of loading and checking one bundle."""
-
 MIB: Final = 2**20
-POLL_SECONDS: Final = 0.02
-"""A process grows by some 60 MB at most in this time."""
-
+POLL_SECONDS: Final = 0.02  # A process grows by some 60 MB at most in this time.
 PAGE_BYTES: Final = resource.getpagesize()
 
 T = TypeVar("T")
@@ -223,16 +217,13 @@ def limited(
     """Calls the function and returns its result, within limits of time and memory.
 
     It runs on a thread of its own: native code can't be interrupted, but the thread can be abandoned. `exit_command`
-    then ends the process without waiting for it.
+    then ends the process without waiting for it. Raises ResourceLimitExceeded: it exceeded them.
 
     Args:
         subject: begins the message, e.g. "the bundle x".
         seconds: of the clock.
         mib: growth of the process's memory; checked on Linux.
         remedy: ends the message.
-
-    Raises:
-        ResourceLimitExceeded: it exceeded them.
     """
     began, had = time.monotonic(), resident_bytes()
     with abandonable(function, "limited") as future:
@@ -291,7 +282,6 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
 
 
 def has_abandoned_work() -> bool:
-    """Returns True if an abandoned thread still runs."""
     return any(thread.is_alive() for thread in _abandoned)
 
 

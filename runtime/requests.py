@@ -58,19 +58,16 @@ class Violation:
         return f"{self.field} {self.description}"
 
 
-class Violations:
+class Violations(list[Violation]):
     """The violations of a request so far."""
-
-    def __init__(self) -> None:
-        self.found: list[Violation] = []
 
     def add(self, field: str, value: object, limit: str) -> None:
         """Adds a wrong value of the caller."""
-        self.found.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
+        self.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
 
     def say(self, field: str, state: str, limit: str) -> None:
         """Adds a violation with a description of the field's state, such as "unset"."""
-        self.found.append(Violation(field, state, limit))
+        self.append(Violation(field, state, limit))
 
     def require(self, held: bool, field: str, value: object, limit: str) -> bool:
         """Adds the value unless the check held; returns whether it held."""
@@ -105,9 +102,7 @@ def _shown(value: object) -> str:
 
 MAX_SHOWN_UNKNOWN: Final = 4
 
-WORD_MARKS = "▁Ġ "
-"""Marks of tokenizers for the space before a word."""
-
+WORD_MARKS = "▁Ġ "  # Marks of tokenizers for the space before a word.
 TOKENS_ONLY: Final = "given as tokens: this model's texts are segmented by a program of its own"
 
 
@@ -130,7 +125,7 @@ def read_side(
     ids = tokenizer.encode(text) if text else []
     if text and len(ids) < least:
         state = f"{shortened(value)}, of which normalization leaves nothing"
-        violations.found.append(Violation(field, state, f"{least} to {_tokens_long(most)}", quoted=True))
+        violations.append(Violation(field, state, f"{least} to {_tokens_long(most)}", quoted=True))
     else:
         _check_length(len(ids), field, least, most, violations)
     return ids
@@ -165,10 +160,8 @@ def read_tokens(
 
 
 def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Returns the parts of a text that the vocabulary lacks, each once, in their order.
-
-    Args:
-        value: the text; or tokens, none of which is unknown, since a caller may write UNK on purpose.
+    """Returns the parts of a text that the vocabulary lacks, each once, in their order. `value`: the text; or tokens,
+    none of which is unknown, since a caller may write UNK on purpose.
     """
     if UNK_ID not in ids or not isinstance(value, str):
         return ()
@@ -198,8 +191,7 @@ def _tokens_long(number: int) -> str:
 
 PREFIX_TEXT: Final = "decoding.target_prefix_text"
 
-MAX_COMPLETED_CHARACTERS: Final = 64
-"""A longer last word is segmented by the tokenizer and taken as complete."""
+MAX_COMPLETED_CHARACTERS: Final = 64  # A longer last word is segmented by the tokenizer and taken as complete.
 
 
 def read_prefix_text(
@@ -264,16 +256,8 @@ def read_decoding(
     """
     reading = _DecodingReader(fields, model, num_source_tokens)
     options = reading.options(attention, trace)
-    violations = tuple(reading.violations.found)
+    violations = tuple(reading.violations)
     return (None if violations else options), violations
-
-
-def _with_seed(options: DecodingOptions) -> DecodingOptions:
-    """Returns the options with a random seed if they sample, and the request sets none."""
-    sampling = options.sampling
-    if sampling is None or sampling.seed is not None:
-        return options
-    return replace(options, sampling=replace(sampling, seed=secrets.randbits(64)))
 
 
 class _DecodingReader:
@@ -497,11 +481,11 @@ def read_generate(
     requests: list[ReadRequest] = []
     for place, part in enumerate(parts, 1):
         assert source is not None, "it has parts"
-        side, num_others = Side(source.field, part.text), len(violations.found)
+        side, num_others = Side(source.field, part.text), len(violations)
         source_ids = read_side(*side, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
         if len(parts) > 1:
-            in_part = violations.found[num_others:]
-            violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in in_part]
+            in_part = violations[num_others:]
+            violations[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in in_part]
         if masked:
             first, num_positions = num_positions, num_positions + len(source_ids) + model.manifest.source.num_special
             own = [position - first for position in masked if first <= position < num_positions]
@@ -513,33 +497,32 @@ def read_generate(
                 read_decoding, {**decoding, "masked_source_positions": own}, model, attention=attention, trace=0
             )
         options, wrong = read_options(len(source_ids))
-        violations.found += wrong
+        violations += wrong
         if options is not None and options.trace:
             _check_trace(options, len(source_ids) + model.manifest.source.num_special, violations)
-        if violations.found or options is None:
+        if violations or options is None:
             break
-        request = _request(side, source_ids, _with_seed(options), output, model)
+        if options.sampling is not None and options.sampling.seed is None:
+            options = replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
+        request = _request(side, source_ids, options, output, model)
         requests.append(replace(request, spans=part.spans, before=part.before, after=part.after))
     if not parts:
-        violations.found += read_options(0)[1]
+        violations += read_options(0)[1]
     if len(requests) > 1 and max(masked, default=0) >= num_positions > 0:
         violations.add("decoding.masked_source_positions", max(masked), f"positions from 0 to {num_positions - 1}")
     _check_output(output, model, violations)
-    if len(requests) > 1 and not violations.found:
+    if len(requests) > 1 and not violations:
         whole = _whole(requests)
         if whole.num_attention_cells <= MAX_ATTENTION_CELLS:
             return whole
         violations.add("output.attention", True, "false or unset for so long a text in parts")
-    return None if violations.found else requests[0]
+    return None if violations else requests[0]
 
 
 OF_ONE_SEARCH: Final = ("target_prefix", "alternatives", "trace")
 """The options that a text of several parts can't have, since each part is searched by itself."""
 
-EXCLUDED: Final = {
-    "protect_spans": ("target_prefix_text",),
-    "split_sentences": ("target_prefix_text", *OF_ONE_SEARCH),
-}
+EXCLUDED: Final = {"protect_spans": ("target_prefix_text",), "split_sentences": ("target_prefix_text", *OF_ONE_SEARCH)}
 """The options that change a text before it is tokenized -> those that they can't be combined with."""
 
 
@@ -602,7 +585,7 @@ def read_score(
         violations.add("output.replace_unknowns", True, "false: a target that is scored is not changed")
     if trace := output.get("trace"):
         violations.add("output.trace", trace, "0: a target that is scored is not searched")
-    if violations.found or source is None or target is None:
+    if violations or source is None or target is None:
         return None
     eos = model.manifest.special_ids.eos
     options = scoring_options(target_ids, eos, include_eos=include_eos, attention=output.get("attention", False))
@@ -635,8 +618,7 @@ def _check_output(output: Mapping[str, Any], model: BundleModel, violations: Vio
 
 
 MAX_TRACED_CANDIDATES: Final = 32
-MAX_TRACE_BYTES: Final = 1 << 20
-"""Writing it as JSON takes about a second of a thread."""
+MAX_TRACE_BYTES: Final = 1 << 20  # Writing it as JSON takes about a second of a thread.
 
 
 def _check_trace(options: DecodingOptions, num_positions: int, violations: Violations) -> None:

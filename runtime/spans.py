@@ -90,8 +90,7 @@ OPEN_STAND_IN: Final = re.compile(r"\{[0-9]{0,3}\Z")
 ALL_DIGITS: Final = "{1} {23} {456} {7890}"
 QUOTED: Final = frozenset(("''", "`'", "‘’", "“”", "„“", "«»"))
 """Marks around a span that are protected with it. Models lose one of them; plain quotation marks they keep."""
-MAX_SPANS: Final = 999
-"""Spans of one part that are protected; later ones are left as they are."""
+MAX_SPANS: Final = 999  # Spans of one part that are protected; later ones are left as they are.
 MAX_SPANS_WITH_NAMES: Final = 8
 """A part with more spans has no stand-ins for files, identifiers and versions: models copy such names better than they
 keep a long list of stand-ins apart."""
@@ -105,8 +104,7 @@ SENTENCE_END: Final = re.compile(
 blanks after a label such as `NOTE:`."""
 LABEL: Final = re.compile(r"(?:[-*•·–—>#(0-9.)]{1,6}[ \t\u00a0]+){0,4}(?:[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)")
 """The beginning of a line or sentence that is only a label. It is a part: in French, a blank precedes its colon."""
-MAX_LABEL: Final = 32
-"""Characters of a label and the marks before it."""
+MAX_LABEL: Final = 32  # Characters of a label and the marks before it.
 ABBREVIATION: Final = re.compile(
     r"\b(?:[a-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|nos?|vol|fig|sec|ch|chap|pp?|eds?|mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co"
     r"|corp|mt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
@@ -124,26 +122,21 @@ LINE_END: Final = re.compile(
     r"|(?<![ \t\u00a0.)])[ \u00a0]*\t[ \t\u00a0]*"
 )
 """The end of a line, a tab between cells, or the tags between two paragraphs, items or cells of HTML."""
-TABLE_ROW: Final = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
-"""A row of a table in Markdown: `| one | two |`"""
+TABLE_ROW: Final = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)  # A row of a table in Markdown: `| one | two |`
 CELL_END: Final = re.compile(r"(?<![ \t\\])[ \t]*\|[ \t]*")
 NAMED_TAG: Final = re.compile(rf"(?<=[\w,])[ \u00a0](?!</?[bh]r){BLOCK_TAG}[ \u00a0](?=\w)")
 """A tag between words: a sentence names it if the next word begins with a small letter: `Use the <p> element.`"""
 WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0]*\r?\n[ \t\u00a0]*(?=\w)")
 """The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
-WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
-"""The ends of wrapped lines in a part, which has no others."""
-
+WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")  # The ends of wrapped lines in a part, which has no others.
 ITEM: Final = re.compile(
     r"(?:(?:[-*+•·‣⁃◦○●▪▫■□→»–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)"
     r"[ \t\u00a0]+){0,4}(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
 )
 """The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""
-CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
-"""Marks that may enclose a sentence."""
+CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))  # Marks that may enclose a sentence.
 TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
-MAX_ENCLOSING: Final = 4
-"""Pairs of marks around one sentence that are recognized."""
+MAX_ENCLOSING: Final = 4  # Pairs of marks around one sentence that are recognized.
 
 Place = tuple[int, int]
 

@@ -26,9 +26,7 @@ for any length of the padding, so that an answer does not depend on the neighbou
 SOURCE_MASK = "source_mask"
 """The source tensor of our models that is True at the positions which attention may look at, [B, S]."""
 
-NO_ID = -1
-"""No id: no symbol is forced, or banned."""
-
+NO_ID = -1  # No id: no symbol is forced, or banned.
 MIN_QUERIES_PER_SOURCE = 2
 """A matrix product with one column takes another kernel, with other rounding, than one with several: a source with a
 single row therefore queries its memory twice (tests/parity)."""
@@ -103,11 +101,9 @@ class Stepper(Protocol):
         """V, the target vocabulary, special symbols included."""
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
-        """Encodes B non-empty sources of ids; one row each, in order.
-
-        Args:
-            masked: places of each source that attention must not look at; the encoder reads them. If None, there are
-                none. Only for models with the source tensor SOURCE_MASK.
+        """Encodes B non-empty sources of ids; one row each, in order. `masked`: places of each source that attention
+        must not look at; the encoder reads them. If None, there are none. Only for models with the source tensor
+        SOURCE_MASK.
         """
 
     def step(
@@ -141,7 +137,6 @@ class Stepper(Protocol):
 
 
 def state_of(state: DecoderState | Taken) -> DecoderState:
-    """Returns the state, whether it was handed over or not."""
     return state.state if isinstance(state, Taken) else state
 
 
@@ -170,13 +165,8 @@ def padded_width(max_length: int, multiple: int = SOURCE_WIDTH_MULTIPLE) -> int:
 def pad_sources(
     sources: Sequence[Sequence[int]], pad_id: int, multiple: int = SOURCE_WIDTH_MULTIPLE
 ) -> tuple[Ids, Ids]:
-    """Writes B sources into one array.
-
-    Returns:
-        source_ids [B, S] and source_lengths [B]; S is the longest, rounded up to a multiple of `multiple`.
-
-    Raises:
-        ValueError: a source is empty: attention over nothing is undefined.
+    """Returns B sources as an array [B, S], and their lengths [B]; S is the longest, rounded up to a multiple of
+    `multiple`. Raises ValueError: a source is empty: attention over nothing is undefined.
     """
     lengths = np.array([len(source) for source in sources], np.int64)
     if not len(lengths) or lengths.min() == 0:

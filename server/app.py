@@ -9,7 +9,7 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -32,18 +32,9 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerLost, WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
+from attendant.server.grpc import port as grpc_port
 from attendant.server.grpc.handlers import Bounds, Handlers
 from attendant.server.grpc.library_services import library_rpcs, reflection_rpcs
-from attendant.server.grpc.port import (
-    HEADROOM,
-    GrpcPort,
-    allowed_connections,
-    authority,
-    bounded,
-    grpc_server,
-    hang_up_on,
-    num_connections,
-)
 from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.http.app import HttpApi, add_pages, guard_hosts, http_app
@@ -57,18 +48,14 @@ from attendant.server.tracing import Tracer, tracing
 
 log = logging.getLogger(__name__)
 
-BULK_PER_ROW = 2
-"""Bulk requests in the engine per row: one that runs, and one of those from which the next is chosen."""
-
+BULK_PER_ROW = 2  # Bulk requests in the engine per row: one that runs, and one of those from which the next is chosen.
 OBJECTS_BETWEEN_COLLECTIONS = 20_000
 """With Python's own 700 the collector runs ten times while a list of requests is answered: a tenth of the time."""
 
 
 async def serve(config: ServerConfig) -> int:
-    """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
-
-    Raises:
-        UserError: a port, a bundle, a provider or a file of credentials can't be used.
+    """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status. Raises UserError: a port, a
+    bundle, a provider or a file of credentials can't be used.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     with tracing(config.traces) as tracer:
@@ -82,12 +69,10 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
     metrics.watch_server(answer_budget.gauges())
     processes = WorkerProcesses(config)
-    reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
+    start = partial(start_model, config=config, processes=processes, metrics=metrics)
+    reconciler = repository_reconciler(config, start, catalogue, metrics, lifecycle)
     requests = RequestLog(
-        catalogue,
-        metrics,
-        level=logging.INFO if config.log_requests == "on" else logging.DEBUG,
-        tracer=tracer,
+        catalogue, metrics, level=logging.INFO if config.log_requests == "on" else logging.DEBUG, tracer=tracer
     )
     gate = Gate(access, requests)
     seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(requests, answer_budget))
@@ -100,17 +85,17 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         gate,
         bounds=Bounds(max_streams=config.max_streams),
         answer_budget=answer_budget,
-        hang_up=hang_up_on,
+        hang_up=grpc_port.hang_up_on,
     )
-    max_connections = allowed_connections(config.max_connections)
+    max_connections = grpc_port.allowed_connections(config.max_connections)
     make_server = partial(
-        grpc_server,
+        grpc_port.grpc_server,
         handlers,
-        max_connections=max_connections + HEADROOM,
+        max_connections=max_connections + grpc_port.HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
-    port = GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
+    port = grpc_port.GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
     access.warn_if_exposed(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
@@ -125,21 +110,20 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
-        until_the_end.enter_context(bounded(port.port, max_connections, handlers.connection_calls))
+        until_the_end.enter_context(grpc_port.bounded(port.port, max_connections, handlers.connection_calls))
         metrics.watch_server(
             {
-                "grpc_connections": partial(num_connections, port.port),
-                "http_connections": partial(num_connections, metrics_port),
+                "grpc_connections": partial(grpc_port.num_connections, port.port),
+                "http_connections": partial(grpc_port.num_connections, metrics_port),
             }
         )
         try:
-            loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
+            loading = load_models(config, start, catalogue, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
             await lifecycle.set_open(True)
-            addresses = authority(config.host, port.port), authority(config.host, metrics_port)
-            _announce(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
+            _announce(config, catalogue, port.port, metrics_port, f"http{'s' if tls() else ''}" if has_api else "")
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -183,12 +167,11 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
         await reconciler.follow_now()
 
 
-def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
+def _announce(config: ServerConfig, catalogue: Catalogue, port: int, metrics_port: int, scheme: str) -> None:
     """Writes the models that are served at first to the log, and then to standard output; versions may come and go.
-
-    Args:
-        scheme: of the playground's address; empty if there is no playground.
+    `scheme`: of the playground's address; empty if there is no playground.
     """
+    target, metrics = grpc_port.authority(config.host, port), grpc_port.authority(config.host, metrics_port)
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
@@ -200,32 +183,30 @@ def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: 
         give_up_output()
 
 
+StartModel = Callable[..., Awaitable[ServedModel]]
+"""`start_model` with the configuration, the processes and the metrics of the server."""
+
+
 def repository_reconciler(
-    config: ServerConfig, processes: WorkerProcesses, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
+    config: ServerConfig, start: StartModel, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
 ) -> Reconciler:
     """Makes the reconciler of the repositories among the bundles."""
 
-    async def start(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
+    async def start_version(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
         bundle = await in_daemon_thread(partial(open_within_limits, path, config))
         if bundle.manifest.name != name:
             raise UserError(f"the bundle {path} holds the model {bundle.manifest.name}; its folder must be named so")
-        return await start_model(bundle, label, config, processes, metrics, **engine)
+        return await start(bundle, label, **engine)
 
-    return Reconciler([path for path in config.bundles if is_repository(path)], catalogue, metrics, start, lifecycle)
+    repositories = [path for path in config.bundles if is_repository(path)]
+    return Reconciler(repositories, catalogue, metrics, start_version, lifecycle)
 
 
 async def load_models(
-    config: ServerConfig,
-    processes: WorkerProcesses,
-    catalogue: Catalogue,
-    metrics: Metrics,
-    lifecycle: Lifecycle,
-    reconciler: Reconciler,
+    config: ServerConfig, start: StartModel, catalogue: Catalogue, lifecycle: Lifecycle, reconciler: Reconciler
 ) -> None:
     """Opens every bundle, and starts its engines, which check it in processes of their own; then the repositories'.
-
-    Raises:
-        UserError: a bundle is refused, or the precision or provider is not available.
+    Raises UserError: a bundle is refused, or the precision or provider is not available.
     """
     alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
     for path in alone:
@@ -236,12 +217,9 @@ async def load_models(
     num_models = len(bundles) + await reconciler.look([bundle.manifest.name for bundle in bundles])
     for bundle in bundles:
         manifest = bundle.manifest
-        model = await start_model(
+        model = await start(
             bundle,
             manifest.version,
-            config,
-            processes,
-            metrics,
             num_models=num_models,
             on_available=partial(lifecycle.engine_available, manifest.name),
             on_death=partial(lifecycle.engine_died, manifest.name),
@@ -254,18 +232,16 @@ async def load_models(
 async def start_model(
     bundle: Bundle,
     label: str,
+    *,
     config: ServerConfig,
     processes: WorkerProcesses,
     metrics: Metrics,
-    *,
     num_models: int,
     on_available: Callable[[bool], None],
     on_death: Callable[[], None],
 ) -> ServedModel:
-    """Starts a model's engines, and waits until they are ready. Raises the errors of WorkerPool.start.
-
-    Args:
-        num_models: that share the threads.
+    """Starts a model's engines, and waits until they are ready. Raises the errors of WorkerPool.start. `num_models`:
+    that share the threads.
     """
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows
@@ -281,13 +257,8 @@ async def start_model(
         on_restart=rendered.restarted,
         on_stop=group.close,
     )
-    runner = EngineClient(
-        pool,
-        config,
-        max_bulk=BULK_PER_ROW * max_rows,
-        on_death=on_death,
-        on_prediction=rendered.predicted,
-    )
+    max_bulk = BULK_PER_ROW * max_rows
+    runner = EngineClient(pool, config, max_bulk=max_bulk, on_death=on_death, on_prediction=rendered.predicted)
     await runner.start()
     rendered.watch(
         runner, rows_limit=max_rows, version=manifest.version, precision=pool.precision, provider=config.provider

@@ -18,22 +18,9 @@ import grpc
 
 from attendant.runtime.command import set_variables
 from attendant.runtime.errors import UserError
+from attendant.server import credentials
 from attendant.server.call import Call, Guard, RequestLog, Rpc
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
-from attendant.server.credentials import (
-    ADMIN_TOKENS,
-    CERTIFICATE,
-    CLIENT_CA,
-    DIGEST_PREFIX,
-    KEY,
-    TOKENS,
-    Certificates,
-    Limits,
-    Reloaded,
-    Tokens,
-    read_certificates,
-    read_tokens,
-)
 from attendant.server.errors import PermissionDenied, RateLimited, TooManyCalls, TooManyStreams, Unauthenticated
 from attendant.server.polling import checking
 
@@ -97,7 +84,7 @@ class Rates:
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
         *,
-        own_limits: Callable[[str], Limits] | None = None,
+        own_limits: Callable[[str], credentials.Limits] | None = None,
         max_clients: int = MAX_CLIENTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -153,10 +140,10 @@ class Access:
         health, reflection: whether these services need a token as well.
     """
 
-    certificates: Reloaded[Certificates] | None = None
+    certificates: credentials.Reloaded[credentials.Certificates] | None = None
     asks_for_certificates: bool = False
-    tokens: Reloaded[Tokens] | None = None
-    admin_tokens: Reloaded[Tokens] | None = None
+    tokens: credentials.Reloaded[credentials.Tokens] | None = None
+    admin_tokens: credentials.Reloaded[credentials.Tokens] | None = None
     rates: Rates = field(default_factory=Rates)
     health: Openness = "open"
     reflection: OpennessOrOff = "open"
@@ -187,10 +174,8 @@ class Access:
         return None if self.certificates is None else self.certificates.value.for_http
 
     def client_of(self, call: Call) -> str:
-        """Returns the client's name: its token's, else its certificate's, else its address.
-
-        Raises:
-            Unauthenticated: a token is needed, and the call has no known one.
+        """Returns the client's name: its token's, else its certificate's, else its address. Raises Unauthenticated: a
+        token is needed, and the call has no known one.
         """
         if self.tokens is not None:
             try:
@@ -218,7 +203,7 @@ class Access:
             Unauthenticated: there is no known token.
         """
         if self.admin_tokens is None:
-            raise PermissionDenied(f"this call needs an administrator; the server was started without {ADMIN_TOKENS}")
+            raise PermissionDenied("this call needs an administrator; the server was started without --admin-tokens")
         authorization = call.header("authorization")
         try:
             return self.admin_tokens.value.name_of(authorization)
@@ -226,9 +211,9 @@ class Access:
             if self.tokens is None:
                 raise
             client = self.tokens.value.name_of(authorization)
-            raise PermissionDenied(f"{client} may not do this: it needs a token of {ADMIN_TOKENS}") from None
+            raise PermissionDenied(f"{client} may not do this: it needs a token of --admin-tokens") from None
 
-    def _files(self) -> list[Reloaded[Any]]:
+    def _files(self) -> list[credentials.Reloaded[Any]]:
         return [files for files in (self.certificates, self.tokens, self.admin_tokens) if files is not None]
 
     def following_files(self) -> AbstractContextManager[None]:
@@ -258,34 +243,38 @@ class Access:
         if is_loopback(host):
             return
         if self.certificates is None:
-            log.warning(f"unencrypted: others can read along; {CERTIFICATE} and {KEY} encrypt", extra={"host": host})
+            log.warning(
+                "unencrypted: others can read along; --tls-certificate and --tls-key encrypt", extra={"host": host}
+            )
         if self.tokens is None and not self.asks_for_certificates:
             log.warning(
-                f"open: every client that reaches the port may call; {TOKENS} or {CLIENT_CA} requires credentials",
+                "open: every client that reaches the port may call; --tokens or --tls-client-ca requires credentials",
                 extra={"host": host},
             )
 
 
 def open_access(config: ServerConfig) -> Access:
-    """Reads the files that the options name.
-
-    Raises:
-        UserError: a file that can't be used, or an option that needs another one.
+    """Reads the files that the options name. Raises UserError: a file that can't be used, or an option that needs
+    another one.
     """
     certificates = None
     if config.tls_certificate is not None and config.tls_key is not None:
         files = (config.tls_certificate, config.tls_key, config.tls_client_ca)
-        certificates = Reloaded([path for path in files if path], partial(read_certificates, *files))
+        certificates = credentials.Reloaded(
+            [path for path in files if path], partial(credentials.read_certificates, *files)
+        )
     elif config.tls_certificate != config.tls_key:
         names = set_variables("tls_certificate", "tls_key")
-        raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing{names}")
+        raise UserError(f"--tls-certificate and --tls-key need each other; one of them is missing{names}")
     elif config.tls_client_ca is not None:
         names = set_variables("tls_client_ca")
-        raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone{names}")
-    tokens, admin_tokens = _open_tokens(TOKENS, config.tokens), _open_tokens(ADMIN_TOKENS, config.admin_tokens)
+        raise UserError(
+            f"--tls-client-ca needs --tls-certificate and --tls-key: clients show certificates over TLS alone{names}"
+        )
+    tokens, admin_tokens = _open_tokens("--tokens", config.tokens), _open_tokens("--admin-tokens", config.admin_tokens)
     for name, value in (("health", config.health), ("reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
-            remedy = f"add {TOKENS}{set_variables(name)}"
+            remedy = f"add --tokens{set_variables(name)}"
             raise UserError(f"--{name} is 'closed', but the server accepts no credentials; {remedy}")
     token_files = [file for file in (tokens, admin_tokens) if file is not None]
     return Access(
@@ -303,18 +292,20 @@ def open_access(config: ServerConfig) -> Access:
     )
 
 
-def _own_limits(files: Sequence[Reloaded[Tokens]], client: str) -> Limits:
+def _own_limits(files: Sequence[credentials.Reloaded[credentials.Tokens]], client: str) -> credentials.Limits:
     """Returns a client's own limits, from the first file that has any."""
     return next((limits for file in files if any(limits := file.value.limits_of(client))), (None, None))
 
 
-def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:
+def _open_tokens(option: str, path: Path | None) -> credentials.Reloaded[credentials.Tokens] | None:
     """Opens a file with at least one token. Later it may become empty, when the last token is revoked."""
     if path is None:
         return None
-    tokens = Reloaded([path], lambda: read_tokens(path, option))
+    tokens = credentials.Reloaded([path], lambda: credentials.read_tokens(path, option))
     if not tokens.value:
-        raise UserError(f"{option}: {path} holds no token, so no client can call; a line is NAME {DIGEST_PREFIX}DIGEST")
+        raise UserError(
+            f"{option}: {path} holds no token, so no client can call; a line is NAME {credentials.DIGEST_PREFIX}DIGEST"
+        )
     return tokens
 
 

@@ -33,14 +33,11 @@ from attendant.server.tracing import RequestSpan, Tracer
 
 log = logging.getLogger(__name__)
 
-MAX_ID_CHARACTERS: Final = 128
-"""Limit of a request's id, and of any other word of a caller that is kept or logged."""
-
+MAX_ID_CHARACTERS: Final = 128  # Limit of a request's id, and of any other word of a caller that is kept or logged.
 REQUEST_ID_HEADER: Final = "x-request-id"
 """Metadata or header with the id of a request whose message has none, or is not read."""
 
-IPV6_PREFIX: Final = 64
-"""A customer with one IPv6 address usually has 2^64 of them."""
+IPV6_PREFIX: Final = 64  # A customer with one IPv6 address usually has 2^64 of them.
 
 _PROCESS, _NUMBERS = secrets.token_hex(6), itertools.count(1)
 
@@ -153,10 +150,8 @@ def _without_port(host_and_port: str) -> str:
 
 
 def name_in_certificate(auth_context: Mapping[str, Sequence[bytes]]) -> str:
-    """Returns the common name of a client's certificate, or its first alternative name if it has none.
-
-    Args:
-        auth_context: gRPC's facts about a connection whose client has shown a certificate.
+    """Returns the common name of a client's certificate, or its first alternative name if it has none. `auth_context`:
+    gRPC's facts about a connection whose client has shown a certificate.
     """
     for kind in ("x509_common_name", "x509_subject_alternative_name"):
         for value in auth_context.get(kind, ()):
@@ -222,7 +217,6 @@ def rpcs_of(service: ServiceDescriptor, servicer: object) -> dict[str, Rpc]:
 
 
 def guard_of(openness: Openness) -> Guard:
-    """Returns the guard of health checks, probes or reflection."""
     return Guard.CLIENTS if openness == "closed" else Guard.NONE
 
 
@@ -236,12 +230,7 @@ NO_CREDENTIALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 class RequestLog:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        metrics: Metrics,
-        *,
-        level: int = logging.DEBUG,
-        tracer: Tracer | None = None,
+        self, catalogue: Catalogue, metrics: Metrics, *, level: int = logging.DEBUG, tracer: Tracer | None = None
     ) -> None:
         """Makes a log; `level` is that of each request's line. Without a tracer, requests are not traced."""
         self.metrics = metrics
@@ -250,10 +239,8 @@ class RequestLog:
         self._level = level
 
     def begin(self, method: str, call: Call, request: Any = None) -> "RequestRecord":
-        """Begins the record of a call that is one request. The request gets the call's id if it has none.
-
-        Args:
-            request: of any protocol; None if it could not be read.
+        """Begins the record of a call that is one request. The request gets the call's id if it has none. `request`: of
+        any protocol; None if it could not be read.
         """
         call.identify(request)
         return RequestRecord(self, method, call, call.request_id, model_of(request))
@@ -349,14 +336,11 @@ class RequestRecord:
             raise Failed(error) from None
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
-        """Counts and logs the request.
+        """Counts and logs the request; returns the error that the caller gets, None after an answer or a cancellation.
 
         Args:
             raised: the exception that ended it; None if it has an answer.
             cancelled_as: the code of a cancellation.
-
-        Returns:
-            The error that the caller gets; None after an answer or a cancellation.
         """
         self._has_ended = True
         self._release()

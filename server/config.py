@@ -64,8 +64,7 @@ class Kind:
     unit: str
 
 
-MAX_WHOLE = 10**9
-"""Largest whole number of an option: gRPC takes 32 bits."""
+MAX_WHOLE = 10**9  # Largest whole number of an option: gRPC takes 32 bits.
 
 
 def _whole(unit: str, least: int = 1, most: int = MAX_WHOLE) -> Kind:
@@ -207,9 +206,7 @@ class ServerConfig:
         "half of the time of a single request on this host, measured at startup",
     )
     unread_seconds: float = _option(
-        30.0,
-        SOME_SECONDS,
-        "longest time that a message of a stream may stay unread; after that the stream is ended",
+        30.0, SOME_SECONDS, "longest time that a message of a stream may stay unread; after that the stream is ended"
     )
     max_connections: int = _option(
         1000,
@@ -256,9 +253,7 @@ class ServerConfig:
         LOAD_SECONDS, SOME_SECONDS, "longest time for loading and checking a bundle; a slower one is refused"
     )
     load_mib: int = _option(
-        LOAD_MIB,
-        _whole("MIB"),
-        "largest memory, in MiB, for loading and checking a bundle; a larger one is refused",
+        LOAD_MIB, _whole("MIB"), "largest memory, in MiB, for loading and checking a bundle; a larger one is refused"
     )
     drain_seconds: float = _option(
         25.0, SECONDS, "longest time for accepted requests to finish after SIGTERM or SIGINT"
@@ -354,10 +349,8 @@ class Option:
         return PREFIX + self.name.upper()
 
     def value(self, argument: str | None, environment: Mapping[str, str]) -> Any:
-        """Returns the value from the command line, else from the environment, else the default.
-
-        Raises:
-            UserError: the value is invalid.
+        """Returns the value from the command line, else from the environment, else the default. Raises UserError: the
+        value is invalid.
         """
         text, origin = argument, self.flag
         if text is None:
@@ -411,10 +404,8 @@ def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -
 
 
 def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """Returns the options of a command line and an environment.
-
-    Raises:
-        UserError: an option has an invalid value, or contradicts another one.
+    """Returns the options of a command line and an environment. Raises UserError: an option has an invalid value, or
+    contradicts another one.
     """
     arguments = vars(parsed)
     values = {option.name: option.value(arguments.get(option.name), environment) for option in OPTIONS}

@@ -33,9 +33,6 @@ from attendant.server.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
 
-CERTIFICATE, KEY, CLIENT_CA = "--tls-certificate", "--tls-key", "--tls-client-ca"
-TOKENS, ADMIN_TOKENS = "--tokens", "--admin-tokens"
-
 DIGEST_PREFIX = "sha256:"
 MIN_TOKEN_CHARACTERS = 16
 CLIENT_NAME = re.compile(r"[A-Za-z0-9._@/-]{1,64}")
@@ -63,13 +60,8 @@ class Reloaded(Generic[T]):
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Reads the files.
-
-        Args:
-            read: raises UserError if they can't be used. Its message is logged, so it must not quote the content.
-
-        Raises:
-            UserError: from `read`.
+        """Reads the files. `read` raises UserError if they can't be used, and so does this; its message is logged, and
+        must not quote the content.
         """
         self._paths = tuple(paths)
         self._read = read
@@ -137,17 +129,15 @@ class Certificates:
 def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | None = None) -> Certificates:
     """Reads files of PEM, and checks that they can be used and belong together.
 
-    gRPC itself would only find out at the first connection, and report it in its own log.
+    gRPC itself would only find out at the first connection, and report it in its own log. Raises UserError: they can't
+    be read or used.
 
     Args:
         certificate_path: the server's own, followed by those between it and its authority.
         client_ca: if None, clients need no certificate.
-
-    Raises:
-        UserError: they can't be read or used.
     """
-    certificate, key = read_bytes(CERTIFICATE, certificate_path), read_bytes(KEY, key_path)
-    roots = None if client_ca is None else read_bytes(CLIENT_CA, client_ca)
+    certificate, key = read_bytes("--tls-certificate", certificate_path), read_bytes("--tls-key", key_path)
+    roots = None if client_ca is None else read_bytes("--tls-client-ca", client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -155,14 +145,14 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
         context.load_cert_chain(certificate_path, key_path, password="")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{CERTIFICATE}: {certificate_path} and {KEY} {key_path} can't be used together: {_reason(error)}; "
+            f"--tls-certificate: {certificate_path} and --tls-key {key_path} can't be used together: {_reason(error)}; "
             "both must be PEM, the key without a password"
         ) from None
     if roots is not None:
         try:
             context.load_verify_locations(cadata=_ascii(roots))
         except (OSError, ValueError) as error:
-            raise UserError(f"{CLIENT_CA}: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
+            raise UserError(f"--tls-client-ca: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session is not verified again, and a ticket would allow that for hours.
         context.options |= ssl.OP_NO_TICKET
@@ -267,10 +257,8 @@ class Tokens:
         return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
-        """Returns the client whose token is in an `authorization` header, which is empty if there is no header.
-
-        Raises:
-            Unauthenticated: it has no bearer token, or an unknown or expired one.
+        """Returns the client whose token is in an `authorization` header, which is empty if there is no header. Raises
+        Unauthenticated: it has no bearer token, or an unknown or expired one.
         """
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer":
@@ -288,11 +276,9 @@ def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
-def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
-    """Reads a file of tokens, which an option names.
-
-    Raises:
-        UserError: it can't be read, or has an invalid line, which is named by its number and never quoted.
+def read_tokens(path: Path, option: str = "--tokens") -> Tokens:
+    """Reads a file of tokens, which an option names. Raises UserError: it can't be read, or has an invalid line, which
+    is named by its number and never quoted.
     """
     tokens: dict[bytes, Token] = {}
     try:

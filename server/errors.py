@@ -5,9 +5,7 @@ from typing import Any, ClassVar, Final
 
 from attendant.runtime.requests import Violation, shortened, summary
 
-RETRY_SECONDS = 1.0
-"""Retry delay if there is no estimate."""
-
+RETRY_SECONDS = 1.0  # Retry delay if there is no estimate.
 MAX_RETRY_SECONDS = 1e6
 """Longest retry delay: a rate may be so low that the next request never comes, for which no protocol has a number."""
 
@@ -19,19 +17,20 @@ class AttendantError(Exception):
         code: the gRPC status code's name.
         reason: the metric label.
         template: of the message; it is formatted with the values that are passed to the class.
+        without_quotes: the message for logs, without the caller's words.
     """
 
     code: str
     reason: ClassVar[str]
     template: ClassVar[str] = "{}"
 
-    def __init__(self, *values: object) -> None:
+    def __init__(self, *values: object, without_quotes: str = "") -> None:
         super().__init__(self.template.format(*values))
+        self._without_quotes = without_quotes
 
     @property
     def without_quotes(self) -> str:
-        """The message for logs, without the caller's words."""
-        return str(self)
+        return self._without_quotes or str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors also come from worker processes. They are pickled by their attributes, since __init__ takes others.
@@ -62,12 +61,8 @@ class Undecodable(AttendantError):
 
     def __init__(self, num_bytes: int, why: str = "see the proto") -> None:
         """`why` may quote the caller."""
-        self._problem = f"the request, {num_bytes} bytes, is not a message of this method"
-        super().__init__(f"{self._problem}: {why}")
-
-    @property
-    def without_quotes(self) -> str:
-        return self._problem
+        problem = f"the request, {num_bytes} bytes, is not a message of this method"
+        super().__init__(f"{problem}: {why}", without_quotes=problem)
 
 
 class UnknownModel(AttendantError):
@@ -75,12 +70,8 @@ class UnknownModel(AttendantError):
     reason = "unknown_model"
 
     def __init__(self, name: str, served: list[str], problem: str = "is not served here") -> None:
-        self._problem = f"{problem}; {_choose_from(served)}"
-        super().__init__(f"model {shortened(name)} {self._problem}")
-
-    @property
-    def without_quotes(self) -> str:
-        return f"the model {self._problem}"
+        problem += f"; {_choose_from(served)}"
+        super().__init__(f"model {shortened(name)} {problem}", without_quotes=f"the model {problem}")
 
 
 class UnknownVersion(AttendantError):
@@ -88,12 +79,8 @@ class UnknownVersion(AttendantError):
     reason = "unknown_version"
 
     def __init__(self, model: str, version: str, served: list[str]) -> None:
-        self._problem = f"of {model} is not served here; {_choose_from(served)}"
-        super().__init__(f"version {shortened(version)} {self._problem}")
-
-    @property
-    def without_quotes(self) -> str:
-        return f"the version {self._problem}"
+        problem = f"of {model} is not served here; {_choose_from(served)}"
+        super().__init__(f"version {shortened(version)} {problem}", without_quotes=f"the version {problem}")
 
 
 def _choose_from(served: list[str]) -> str:

@@ -31,32 +31,12 @@ from attendant.runtime.stepper import Floats
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
-from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source
+from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source, messages
 from attendant_client.client import Streamed
 from attendant_client.errors import of_source
-from attendant_client.messages import (
-    checked_sources,
-    generate_request,
-    plain_number,
-    refuse_frame,
-    score_request,
-    set_fields,
-    timings_of,
-    trace_of,
-)
 from attendant_client.types import DecodingFields, OutputFields, check_names
 
-__all__ = [
-    "Generation",
-    "Hypothesis",
-    "InvalidArgument",
-    "Model",
-    "Options",
-    "Sampling",
-    "Score",
-    "UserError",
-    "load",
-]
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Options", "Sampling", "Score", "UserError", "load"]
 
 Encode = Callable[[str], Sequence[str]]
 """Returns the tokens of a text."""
@@ -162,9 +142,9 @@ class Options(DecodingFields, OutputFields, total=False):
 def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel) -> ReadRequest:
     """Checks a request. Raises TypeError, ValueError: an option of a wrong name or type; InvalidArgument: others."""
     check_names(options, Options)
-    request = generate_request(source, "", options)
-    fields = set_fields(request.decoding)
-    violations, output, side = Violations(), set_fields(request.output), _side("", source)
+    request = messages.generate_request(source, "", options)
+    fields = messages.set_fields(request.decoding)
+    violations, output, side = Violations(), messages.set_fields(request.output), _side("", source)
     read = reading.read_generate(side, fields, partial(read_decoding, fields, model), output, model, violations)
     return _whole(read, violations)
 
@@ -173,12 +153,12 @@ def read_score(
     source: Source, target: Source, model: BundleModel, *, include_eos: bool, attention: bool
 ) -> ReadRequest:
     """Checks a request to score, as `read_generate`."""
-    request = score_request(source, target, include_eos=include_eos, attention=attention)
+    request = messages.score_request(source, target, include_eos=include_eos, attention=attention)
     violations = Violations()
     read = reading.read_score(
         _side("source_", source),
         _side("target_", target),
-        set_fields(request.output),
+        messages.set_fields(request.output),
         model,
         violations,
         include_eos=include_eos,
@@ -192,15 +172,14 @@ def _side(prefix: str, value: Source) -> Side:
 
 def _whole(read: ReadRequest | None, violations: Violations) -> ReadRequest:
     if read is None:
-        all_wrong = tuple(attendant_client.Violation(v.field, v.description) for v in violations.found)
-        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations.found), all_wrong)
+        all_wrong = tuple(attendant_client.Violation(v.field, v.description) for v in violations)
+        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations), all_wrong)
     return read
 
 
 MAX_ROWS: Final = 256
 MAX_BUDGET_ROWS: Final = 65536
-MAX_SOURCE_POSITIONS: Final = 32768
-"""The default of the server's engines."""
+MAX_SOURCE_POSITIONS: Final = 32768  # The default of the server's engines.
 
 
 def load(
@@ -215,6 +194,8 @@ def load(
     decode_target: Decode | None = None,
 ) -> "Model":
     """Opens a bundle and checks it on this host, as a server does: its digests, and that it decodes its examples.
+    Raises UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
+    option.
 
     Args:
         path: the bundle's folder.
@@ -225,12 +206,8 @@ def load(
         encode_source, encode_target: only for a bundle that takes tokens: the function that segments a text into them.
             Without it such a bundle's sources (or targets to score, and prefixes) are tokens.
         decode_target: likewise, the function that joins tokens to a text; if None, blanks do.
-
-    Raises:
-        UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
-            option.
     """
-    threads, max_rows = plain_number(threads), plain_number(max_rows)
+    threads, max_rows = messages.plain_number(threads), messages.plain_number(max_rows)
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"path={shown(path)}: must be the folder of a bundle")
     folder = Path(path)
@@ -257,10 +234,8 @@ def load(
 
 
 def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, decode: Decode | None) -> Tokenizer:
-    """Returns the tokenizer of a side, by the caller's functions if there are any.
-
-    Raises:
-        UserError: the bundle segments texts itself, or `encode` or `decode` is not a function.
+    """Returns the tokenizer of a side, by the caller's functions if there are any. Raises UserError: the bundle
+    segments texts itself, or `encode` or `decode` is not a function.
     """
     functions = {
         f"{name}_{side}": value for name, value in (("encode", encode), ("decode", decode)) if value is not None
@@ -386,7 +361,7 @@ class Model:
             request = read_generate(source, options, self._facts)
             return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
-        for place, item in enumerate(checked_sources(source, return_errors=return_errors)):
+        for place, item in enumerate(messages.checked_sources(source, return_errors=return_errors)):
             try:
                 read.append(item if isinstance(item, InvalidArgument) else read_generate(item, options, self._facts))
             except InvalidArgument as error:
@@ -439,7 +414,7 @@ class Model:
         """
         self._open_stepper()
         for name, value in (("source", source), ("target", target)):
-            refuse_frame(name, value)
+            messages.refuse_frame(name, value)
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
         if _is_one(source):
             return self._scores([read(source, target)])[0]
@@ -469,10 +444,10 @@ class Model:
             version=self.version,
             hypotheses=tuple(Hypothesis(**hypothesis) for hypothesis in fields["hypotheses"]),
             source_tokens=tuple(fields["source_tokens"]),
-            timings=timings_of(result.stats),
+            timings=messages.timings_of(result.stats),
             warnings=fields["warnings"],
             # By its message, so its numbers have single precision.
-            trace=None if fields["trace"] is None else trace_of(fields["trace"]),
+            trace=None if fields["trace"] is None else messages.trace_of(fields["trace"]),
         )
 
     def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:

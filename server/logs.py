@@ -24,9 +24,7 @@ from attendant.server.errors import AttendantError
 AUDIT = logging.getLogger("audit")
 """The actions of administrators, and the calls that are refused for lack of credentials."""
 
-MAX_CHARACTERS = 16384
-"""Longest value in a line; a traceback of ours is shorter."""
-
+MAX_CHARACTERS = 16384  # Longest value in a line; a traceback of ours is shorter.
 MAX_REPEATED = 20
 REPEATED_PER_SECOND = 1.0
 """Warnings and errors of one place in the code: MAX_REPEATED at once, and this many a second after that."""

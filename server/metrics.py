@@ -330,7 +330,6 @@ class ModelMetrics:
             self._gauges[name].set_function(read)
 
     def unwatch(self, runner: EngineClient) -> None:
-        """Removes a version that has ended."""
         info = self._watched.pop(runner)
         if info not in self._watched.values():  # two folders may hold the same bundle
             self._metrics.bundle_info.remove(*info)
@@ -349,11 +348,9 @@ class ModelMetrics:
         self._count_routed[role]()
 
     def shadowed(self, outcome: str) -> None:
-        """Counts a shadow's answer: same, different or failed."""
         self._count_shadowed[outcome]()
 
     def restarted(self) -> None:
-        """Counts an engine that is started again because its process died."""
         self._count["engine_restarts"](1)
 
     def stepped(self, stats: StepStats) -> None:
@@ -404,10 +401,8 @@ class ModelMetrics:
     def generated(
         self, source_ids: Sequence[int], num_source_tokens: int, hypotheses: Sequence[Hypothesis], *, by_default: bool
     ) -> None:
-        """Records the quality signals of an answer's hypotheses, best first.
-
-        Args:
-            by_default: the bundle's decoding defaults were used, as for its reference distributions.
+        """Records the quality signals of an answer's hypotheses, best first. `by_default`: the bundle's decoding
+        defaults were used, as for its reference distributions.
         """
         best = hypotheses[0]
         if by_default and self._drift is not None:
@@ -425,9 +420,7 @@ class ModelMetrics:
 
 def attention_entropy(attention: Floats) -> float:
     """Returns the rows' mean entropy over log S: 0 if each looks at one position, 1 if each looks at all equally.
-
-    Args:
-        attention: float32 [rows, S], S at least 2; each row sums to 1.
+    `attention`: float32 [rows, S], S at least 2; each row sums to 1.
     """
     entropies = -(attention * np.log(np.maximum(attention, 1e-12))).sum(axis=1)
     return float(entropies.mean() / math.log(attention.shape[1]))
@@ -435,8 +428,6 @@ def attention_entropy(attention: Floats) -> float:
 
 def coverage_deficit(attention: Floats) -> float:
     """Returns the mean over source positions of max(0, 1 - sum of their weights), as in Wu et al. 2016, eq. 14.
-
-    Args:
-        attention: float32 [rows, S].
+    `attention`: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())

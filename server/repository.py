@@ -54,8 +54,7 @@ NO_VERSION: Final = "it has no stable version: a folder that is named by numbers
 
 IN_NO_REPOSITORY: Final = "is in no repository"
 
-MAX_FILES = 64
-"""Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more."""
+MAX_FILES = 64  # Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,11 @@ def is_repository(path: Path) -> bool:
 def look_into(repository: Path) -> dict[str, ModelFolder]:
     """Returns the models of a repository by name. Raises UserError: it can't be read."""
     try:
-        return {folder.name: _model_folder(folder) for folder in _folders(repository, NAME)}
+        models = _folders(repository, NAME)
     except OSError as error:
         raise UserError(f"the repository {repository} can't be read: {error.strerror or error}") from None
-
-
-def _model_folder(path: Path) -> ModelFolder:
-    versions = {folder.name: _state_of_files(folder) for folder in _versions(path)}
-    return ModelFolder(path, versions, (state_of(path / POLICY_NAME),))
+    versions = {model: {folder.name: _state_of_files(folder) for folder in _versions(model)} for model in models}
+    return {model.name: ModelFolder(model, versions[model], (state_of(model / POLICY_NAME),)) for model in models}
 
 
 def _versions(model: Path) -> list[Path]:
@@ -145,10 +141,8 @@ class Policy(Section):
         return self
 
     def stable_choices(self, labels: Sequence[str]) -> list[str]:
-        """Returns the versions that may be the stable one, the best first.
-
-        Args:
-            labels: of the existing versions, the earliest first.
+        """Returns the versions that may be the stable one, the best first. `labels`: of the existing versions, the
+        earliest first.
         """
         if self.stable != LATEST:
             return [self.stable]
@@ -156,10 +150,8 @@ class Policy(Section):
 
 
 def read_policy(path: Path) -> Policy:
-    """Reads a serving.toml; without the file, the policy is the latest version.
-
-    Raises:
-        UserError: it can't be read, or has invalid content.
+    """Reads a serving.toml; without the file, the policy is the latest version. Raises UserError: it can't be read, or
+    has invalid content.
     """
     try:
         # Links are followed, e.g. in a volume of Kubernetes. `read_file` refuses a FIFO, which would block.
@@ -282,13 +274,9 @@ class Reconciler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, others: Collection[str]) -> int:
-        """Looks for the first time; returns the number of models.
-
-        Args:
-            others: names of models that are served from bundles of their own.
-
-        Raises:
-            UserError: a repository can't be read, or has a model of a name that is served from elsewhere.
+        """Looks for the first time; returns the number of models. `others`: names of models that are served from
+        bundles of their own. Raises UserError: a repository can't be read, or has a model of a name that is served from
+        elsewhere.
         """
         self._others = frozenset(others)
         self._taken = self._seen = await self._look()
@@ -547,6 +535,9 @@ class Reconciler:
         for version in dict.fromkeys((*before, *others)):
             if version not in live.values():
                 self.ending.add(version.model)
+        for version in live.values():
+            if version.dead:  # since it was started, while others were loaded
+                self._engine_died(name, version)
 
     def _drop(self, name: str) -> None:
         """Ends a model; accepted requests are answered."""

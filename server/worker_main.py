@@ -34,15 +34,12 @@ NOWHERE = "/proc/self/fdinfo"
 NICENESS = 5
 """The server's own process, which refuses requests and delivers answers, goes first where processors are scarce."""
 
-CREDENTIALS = struct.Struct("3i")
-"""SO_PEERCRED: process, user and group that made a socket."""
+CREDENTIALS = struct.Struct("3i")  # SO_PEERCRED: process, user and group that made a socket.
 
 
 def main(descriptor: int) -> int:
-    """Runs a worker; returns its exit status.
-
-    Args:
-        descriptor: of the socket on which the server sends the configuration and requests workers.
+    """Runs a worker; returns its exit status. `descriptor`: of the socket on which the server sends the configuration
+    and requests workers.
     """
     # A terminal or an operator sends these signals to the workers too. The server decides when they end, and closes the
     # connection.

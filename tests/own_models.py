@@ -142,46 +142,6 @@ class SharedDotAttention(PackedDotAttention):
         return logits, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}, weights.flatten(0, 1)[row_slots]
 
 
-class LocationSensitive(nn.Module):
-    """A convolutional encoder and a GRU decoder with location-sensitive attention (Chorowski et al. 2015, eq. 8 and 9).
-
-    A row's state includes the weights of the previous step, with the source's axis, and the number of steps.
-    """
-
-    row_state = ("state", "alignment", "count")
-
-    def __init__(self, size: int = SIZE, num_filters: int = 8) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(len(SYMBOLS), size)
-        self.convolutions = nn.ModuleList(nn.Conv1d(size, size, 3, padding=1) for _ in range(2))
-        self.first_state = nn.Linear(size, size)
-        self.target_embedding = nn.Embedding(len(SYMBOLS), size)
-        self.w_query, self.v_memory = nn.Linear(size, size, bias=False), nn.Linear(size, size)
-        self.location = nn.Conv1d(1, num_filters, 5, padding=2, bias=False)
-        self.u_location, self.energy = nn.Linear(num_filters, size, bias=False), nn.Linear(size, 1, bias=False)
-        self.cell = nn.GRUCell(2 * size, size)
-        self.out = nn.Linear(2 * size, len(SYMBOLS))
-
-    def encode(self, source_ids, source_lengths):
-        mask = valid(source_ids, source_lengths)
-        memory = self.embedding(source_ids) * mask[..., None]
-        for convolution in self.convolutions:
-            memory = torch.relu(convolution(memory.transpose(1, 2)).transpose(1, 2)) * mask[..., None]
-        state = torch.tanh(self.first_state(memory.sum(1) / source_lengths[:, None]))
-        alignment = torch.zeros_like(mask, dtype=torch.float32)
-        rows = {"state": state, "alignment": alignment, "count": torch.zeros_like(source_lengths)}
-        return {**rows, "memory": memory, "keys": self.v_memory(memory), "mask": mask}
-
-    def step(self, previous_ids, row, source):
-        location = self.u_location(self.location(row["alignment"][:, None]).transpose(1, 2))
-        energy = self.energy(torch.tanh(self.w_query(row["state"])[:, None] + source["keys"] + location)).squeeze(-1)
-        weights = torch.softmax(energy.masked_fill(~source["mask"], -1e9), -1)
-        context = (weights[..., None] * source["memory"]).sum(1)
-        state = self.cell(torch.cat([self.target_embedding(previous_ids), context], -1), row["state"])
-        rows = {"state": state, "alignment": weights, "count": row["count"] + 1}
-        return self.out(torch.cat([state, context], -1)), rows, weights
-
-
 class SsruStudent(nn.Module):
     """A Transformer encoder and a decoder of simpler simple recurrent units (Kim et al. 2019), as Marian's students."""
 
@@ -234,14 +194,6 @@ class SsruStudent(nn.Module):
         return F.linear(x, self.embedding.weight), {"cells": torch.stack(cells, 1)}, weights.mean(1).squeeze(1)
 
 
-MODELS = {
-    "tutorial": TutorialTranslator,
-    "packed": PackedDotAttention,
-    "location": LocationSensitive,
-    "ssru": SsruStudent,
-}
-
-
 def user_model(module: nn.Module, symbols: list[str] | None = None, **fields: object) -> UserModel:
     return UserModel(
         module=module,
@@ -253,10 +205,10 @@ def user_model(module: nn.Module, symbols: list[str] | None = None, **fields: ob
     )
 
 
-def random_model(name: str) -> UserModel:
+def random_model(of_class: type[nn.Module]) -> UserModel:
     """Returns a model with random weights, so large that its decisions have clear margins."""
     torch.manual_seed(1)
-    module = MODELS[name]()
+    module = of_class()
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:

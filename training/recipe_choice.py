@@ -60,6 +60,7 @@ LARGEST_COURSE: Final = (256, 512, 0.2, 4096, 8)
 MIN_SEEN: Final = 12_000
 MAX_WARMUP_STEPS: Final = 100
 COVERED_SHARE: Final = 0.999
+USUAL_SHARE: Final = 0.99  # The longest texts beyond it, such as a line with a book, do not choose tokenizers.
 MAX_TOKENS: Final = 1000
 
 
@@ -133,12 +134,10 @@ def shortened(pair: Pair) -> str:
 
 def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a recipe for these files, and lines that explain it. The same files give the same recipe.
+    Raises UserError: bad rows; no pairs; too few different sources to hold some out.
 
     Args:
         name: how errors name the files; if empty, by their paths.
-
-    Raises:
-        UserError: bad rows; no pairs; too few different sources to hold some out.
     """
     sources = set[str]()
 
@@ -158,12 +157,13 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
             "validation and test: give more pairs, or a recipe (docs/training.md)"
         )
     texts = {side: [getattr(pair, side) for pair in sample] for side in ("source", "target")}
-    are_short = all(sum(map(len, of_side)) <= SHORT_LENGTH * len(of_side) for of_side in texts.values())
+    usual = {side: sorted(of_side, key=len)[: int(USUAL_SHARE * len(of_side))] for side, of_side in texts.items()}
+    are_short = all(sum(map(len, of_side)) <= SHORT_LENGTH * len(of_side) for of_side in usual.values())
     spells = num_pairs <= (FEW_SHORT_PAIRS if are_short else FEW_PAIRS)
-    keeps_lines = _have_lines(texts["target"])
+    keeps_lines = _have_lines(usual["target"])
     tables = {
         side: _tokenizer(of_side, num_pairs, spells=spells, keeps_spaces=keeps_lines and _have_lines(of_side))
-        for side, of_side in texts.items()
+        for side, of_side in usual.items()
     }
     limits = {side: _limit(TokenizerConfig.model_validate(tables[side]), of_side) for side, of_side in texts.items()}
     share = max(min(HELD_OUT_SHARE, MAX_HELD_OUT / len(sources)), MIN_HELD_OUT / len(sources))
@@ -194,7 +194,7 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
         "schedule": {"kind": "cosine", "warmup_steps": min(MAX_WARMUP_STEPS, num_pairs // 10)},
         "training": {"max_epochs": max_epochs},
         "validation": validation,
-        "evaluation": _evaluation(tables["target"]["tokenizer"], texts["target"]),
+        "evaluation": _evaluation(tables["target"]["tokenizer"], usual["target"]),
     }
     sides = [
         f"{side}: {table['tokenizer']}"
@@ -266,7 +266,8 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str
 def recipe_of_inputs(
     inputs: Inputs, overrides: recipe.Overrides = (), keep_pairs: recipe.KeepPairs | None = None
 ) -> tuple[recipe.Recipe, list[str]]:
-    """Returns the recipe of the inputs of a training, or one chosen for their pairs.
+    """Returns the recipe of the inputs of a training, or one chosen for their pairs. Raises UserError: no such file, a
+    bad recipe, bad pairs; a recipe among several inputs.
 
     Args:
         inputs: files of pairs are named as `CorpusFiles.named` takes them.
@@ -275,9 +276,6 @@ def recipe_of_inputs(
 
     Returns:
         the recipe, and lines that explain the choice.
-
-    Raises:
-        UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
     if isinstance(inputs, recipe.Recipe):
         inputs = inputs.model_dump(mode="json", exclude_none=True)
@@ -310,10 +308,8 @@ def files_of(names: Sequence[str]) -> CorpusFiles:
 
 
 def named_inputs(inputs: Any) -> list[str]:
-    """Returns the names of a recipe or of files; empty for tables and pairs in memory.
-
-    Raises:
-        UserError: it is none of these.
+    """Returns the names of a recipe or of files; empty for tables and pairs in memory. Raises UserError: it is none of
+    these.
     """
     if isinstance(inputs, Mapping | recipe.Recipe) or is_in_memory(inputs):
         return []

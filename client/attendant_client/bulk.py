@@ -23,10 +23,7 @@ WINDOW = 4
 
 
 async def in_order(
-    function: Callable[[_Item], Awaitable[_Result]],
-    items: Iterable[_Item] | AsyncIterable[_Item],
-    *,
-    concurrency: int,
+    function: Callable[[_Item], Awaitable[_Result]], items: Iterable[_Item] | AsyncIterable[_Item], *, concurrency: int
 ) -> AsyncGenerator[_Result, None]:
     """Yields `await function(item)` for each item, in the items' order, with at most `concurrency` calls in flight.
 
@@ -84,9 +81,7 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
         await asyncio.sleep(0)
 
 
-STATUS_SECONDS = 0.5
-"""A refused stream returns its status within this time, if nothing is written to it meanwhile."""
-
+STATUS_SECONDS = 0.5  # A refused stream returns its status within this time, if nothing is written to it meanwhile.
 MESSAGE_REQUESTS = 64
 MESSAGE_BYTES = 64 << 10
 """Upper bounds of a message, except that a single request may have more bytes. A server takes 256 requests and 256
@@ -145,10 +140,8 @@ class Bulk:
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
         """Decodes one source; see `AttendantClient.generate`.
 
-        The request's id is its number on the stream.
-
-        Raises:
-            RuntimeError: outside `async with`, or the client is closed.
+        The request's id is its number on the stream. Raises RuntimeError: outside `async with`, or the client is
+        closed.
         """
         if not self._tasks or self._tasks[0].done():
             raise RuntimeError("this bulk stream is not open; make one with `async with client.bulk() as bulk`")
@@ -290,7 +283,6 @@ class Bulk:
 
 
 def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
-    """Returns the result of one of several requests."""
     return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 

@@ -136,8 +136,7 @@ FORKED = (
 )
 """A call would hang there or crash the process, also by a new client."""
 
-_CALLING_PROCESSES: set[int] = set()
-"""The process that has connected; in a forked process, its parent."""
+_CALLING_PROCESSES: set[int] = set()  # The process that has connected; in a forked process, its parent.
 
 
 class AttendantClient:

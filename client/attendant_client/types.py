@@ -47,10 +47,9 @@ class Sampling:
         float | None,
         Option("draw among the most probable tokens that together have this probability (Holtzman et al. 2020)", "1"),
     ] = None
-    seed: Annotated[
-        int | None,
-        Option("the same seed and request give the same answer", "random", most=2**64 - 1),
-    ] = None
+    seed: Annotated[int | None, Option("the same seed and request give the same answer", "random", most=2**64 - 1)] = (
+        None
+    )
 
 
 class DecodingFields(TypedDict, total=False):
@@ -84,8 +83,7 @@ class DecodingFields(TypedDict, total=False):
         ),
     ]
     length_penalty_offset: Annotated[
-        float,
-        Option("K of the length penalty; 5 as in GNMT (Wu et al. 2016); 0: a power of the length", OF_BUNDLE),
+        float, Option("K of the length penalty; 5 as in GNMT (Wu et al. 2016); 0: a power of the length", OF_BUNDLE)
     ]
     coverage_penalty: Annotated[
         float, Option("lower the score if source tokens got little attention (Wu et al. 2016); 0: none", "0")
@@ -446,10 +444,8 @@ class ModelInfo:
 def attention_of(
     answer: Generation | Score, hypothesis: int = 0
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[str, ...]]:
-    """Returns the attention weights of an answer, and the target tokens of their rows, without the end's.
-
-    Raises:
-        ValueError: the answer has no attention.
+    """Returns the attention weights of an answer, and the target tokens of their rows, without the end's. Raises
+    ValueError: the answer has no attention.
     """
     if isinstance(answer, Generation):
         chosen = answer.hypotheses[hypothesis]

@@ -22,8 +22,7 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError, some_of
 from attendant.training.model import ModelConfig
 
-PLAIN_KINDS: Final = "biufU"
-"""Kinds of numpy data types that are read: booleans, integers, floats and texts."""
+PLAIN_KINDS: Final = "biufU"  # Kinds of numpy data types that are read: booleans, integers, floats and texts.
 
 
 def read_torch(
@@ -32,14 +31,12 @@ def read_torch(
     """Returns a dictionary that torch has saved.
 
     torch's own unpickler reads it, which builds tensors and plain values, and calls nothing that the file names. This
-    module's functions read numpy's scalars and arrays as plain values.
+    module's functions read numpy's scalars and arrays as plain values. Raises UserError: the file can't be read, or
+    names something else.
 
     Args:
         plain: further classes that may be built: they hold data and do nothing.
         remedy: ends the message about a file that names something else.
-
-    Raises:
-        UserError: the file can't be read, or names something else.
     """
     try:
         # torch warns of TorchScript before it refuses it.
@@ -78,10 +75,8 @@ def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
-    """Returns the file of a checkpoint: the path itself, or a folder's `best` one, if the toolkit marks it.
-
-    Raises:
-        UserError: the folder has no best checkpoint; the message lists those that it has, named like `pattern`.
+    """Returns the file of a checkpoint: the path itself, or a folder's `best` one, if the toolkit marks it. Raises
+    UserError: the folder has no best checkpoint; the message lists those that it has, named like `pattern`.
     """
     if not path.is_dir():
         return path
@@ -148,8 +143,7 @@ _NUMPY_READERS: Final[Sequence[tuple[Callable[..., Any], str]]] = [
 """Functions that replace numpy's own in a pickle."""
 
 
-MAX_TOKENS = 250
-"""Limit of a source and of a target, if a checkpoint has none."""
+MAX_TOKENS = 250  # Limit of a source and of a target, if a checkpoint has none.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,10 +239,8 @@ class Vocabulary:
 
     def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
         """Stores a list of symbols by their ids; `special` are their names of PAD, UNK, BOS and EOS, None if missing.
-
-        Raises:
-            UserError: a special symbol is not among them, a symbol occurs twice, or has the name of one of our special
-                ones.
+        Raises UserError: a special symbol is not among them, a symbol occurs twice, or has the name of one of our
+        special ones.
         """
         self._path, self._num_symbols = path, len(symbols)
         ids = {symbol: number for number, symbol in enumerate(symbols)}
@@ -360,13 +352,11 @@ NUM_NAMED: Final = 3
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
-    """Loads weights into a module, by the names of its state dict.
+    """Loads weights into a module, by the names of its state dict. Raises UserError: names or shapes differ; the
+    message has the first differences.
 
     Args:
         refusal: begins the message if they don't fit.
-
-    Raises:
-        UserError: names or shapes differ; the message has the first differences.
     """
     expected = module.state_dict()
     wrong = [

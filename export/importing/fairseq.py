@@ -30,9 +30,7 @@ from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConf
 FIRST_SYMBOLS: Final = ("<s>", "<pad>", "</s>", "<unk>")
 """Every dictionary begins with these symbols; its file has only the others (fairseq/data/dictionary.py)."""
 
-SPECIAL: Final = ("<pad>", "<unk>", "<s>", "</s>")
-"""In our order."""
-
+SPECIAL: Final = ("<pad>", "<unk>", "<s>", "</s>")  # In our order.
 DEFAULTS: Final = DecodingDefaults(beam_size=5, length_penalty=1.0, length_penalty_offset=0.0)
 """Those of fairseq-generate: a score is the log-probability divided by the number of symbols, EOS included."""
 

@@ -26,8 +26,7 @@ SOUNDS = (
 )
 
 MAX_LETTERS = 64
-MAX_SOUNDS = 20
-"""Limit of a word's sounds: `G2p.predict` takes no more steps."""
+MAX_SOUNDS = 20  # Limit of a word's sounds: `G2p.predict` takes no more steps.
 
 
 def read(path: Path, segmented: bool) -> Imported:

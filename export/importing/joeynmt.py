@@ -33,9 +33,7 @@ logger = logging.getLogger(__name__)
 SPECIAL: Final = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 """In our order, with their default names."""
 
-BLANK = "▁"
-"""The symbol of a blank in vocabularies of characters."""
-
+BLANK = "▁"  # The symbol of a blank in vocabularies of characters.
 MAX_LENGTH_RATIO = 1.5
 """Target symbols per source symbol, if `testing.max_output_length` is not set (joeynmt/search.py)."""
 

@@ -20,9 +20,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
-SPECIAL: Final = ("<blank>", "<unk>", "<s>", "</s>")
-"""In our order (onmt/constants.py)."""
-
+SPECIAL: Final = ("<blank>", "<unk>", "<s>", "</s>")  # In our order (onmt/constants.py).
 SCORES: Final = {"general": "general", "dot": "dot", "mlp": "additive", "none": "none"}
 CELLS: Final[Mapping[str, Literal["lstm", "gru"]]] = {"LSTM": "lstm", "GRU": "gru"}
 EMBEDDING = "{}.embeddings.make_embedding.emb_luts.0.weight"

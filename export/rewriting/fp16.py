@@ -25,9 +25,7 @@ from attendant.runtime.bundle.manifest import StateTensor
 FULL, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 HALF_MAX: Final = 65504.0
-PRODUCT_MAX: Final = HALF_MAX / 2
-"""Products are added in pairs."""
-
+PRODUCT_MAX: Final = HALF_MAX / 2  # Products are added in pairs.
 SUMMING: Final = frozenset(
     {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "CumSum", "Exp", "Log",
      "Div", "Pow", "Sqrt", "Reciprocal", "TopK"}

@@ -38,11 +38,8 @@ from attendant.training.model.readout import IMPOSSIBLE
 ZERO: Final = 128
 LARGEST_CODE: Final = 127
 CALIBRATION_CODES: Final = (0, 255)
-SMALLEST_LARGEST: Final = 1e-12
-"""The scale of a row of zeros."""
-
-MAX_FIXED_BOUND: Final = 8.0
-"""Larger bounds come from sums, which rarely reach them: a scale per row rounds less."""
+SMALLEST_LARGEST: Final = 1e-12  # The scale of a row of zeros.
+MAX_FIXED_BOUND: Final = 8.0  # Larger bounds come from sums, which rarely reach them: a scale per row rounds less.
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +333,8 @@ def _merged(
     return multiply(editor, activations, joined, np.concatenate([part.matrix for part in parts]), bias, parts[0].name)
 
 
-BLOCK: Final = 64
-"""W symbols."""
-
-MIN_VOCABULARY: Final = 32 * BLOCK
-"""For smaller ones, one TopK is as fast."""
+BLOCK: Final = 64  # W symbols.
+MIN_VOCABULARY: Final = 32 * BLOCK  # For smaller ones, one TopK is as fast.
 
 
 def replace_top(editor: GraphEditor) -> None:

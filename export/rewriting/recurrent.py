@@ -32,8 +32,7 @@ from attendant.export.rewriting.products import (
     quantized,
 )
 
-HIDDEN_STEP: Final = 1 / LARGEST_CODE
-"""Step of the codes of hidden states, which are within -1 and 1."""
+HIDDEN_STEP: Final = 1 / LARGEST_CODE  # Step of the codes of hidden states, which are within -1 and 1.
 
 
 class ScanBody(GraphBuilder):
@@ -139,9 +138,7 @@ NUM_CALIBRATION: Final = len(CALIBRATION_CELLS)
 CALIBRATION_OUTPUT_GATE: Final = 17.482065
 """The argument at which ONNX Runtime's sigmoid is largest, by one unit in the last place."""
 
-SATURATED: Final = 20.0
-"""From here on sigmoid is 1, and 0 at its negative."""
-
+SATURATED: Final = 20.0  # From here on sigmoid is 1, and 0 at its negative.
 NUM_GATES: Final = 4
 
 

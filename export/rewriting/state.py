@@ -38,9 +38,7 @@ from attendant.runtime.bundle.manifest import StateTensor
 
 WEIGHT_STEP: Final = 1 / 255
 
-SCALE_SUFFIX: Final = "_scale"
-"""Ends the name of the state tensor [B, S] that holds a scale per position."""
-
+SCALE_SUFFIX: Final = "_scale"  # Ends the name of the state tensor [B, S] that holds a scale per position.
 TRANSPOSED_SUFFIX: Final = "_transposed"
 """Ends the name of keys that are the memory itself: they are stored a second time, with their positions last."""
 

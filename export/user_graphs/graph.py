@@ -22,8 +22,7 @@ from attendant.runtime.onnx.session import PlainSession
 from attendant.runtime.process import available_cpus
 from attendant.training.model.readout import IMPOSSIBLE
 
-MASK: Final = "attendant_source_mask"
-"""Name of the input that `masked` adds."""
+MASK: Final = "attendant_source_mask"  # Name of the input that `masked` adds.
 
 
 @dataclass(frozen=True, slots=True)

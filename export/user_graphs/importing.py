@@ -31,9 +31,7 @@ from attendant.training.data.vocabulary import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
 
-NOTICE = logging.INFO + 5
-"""Level of lines that a terminal keeps."""
-
+NOTICE = logging.INFO + 5  # Level of lines that a terminal keeps.
 ALIKE = 0.5
 """Least similarity of two names, from 0 to 1, to match an output with an input if both have an axis of positions: a
 step may output attention of the same shape as a mask."""
@@ -93,13 +91,11 @@ def completed(
     state: Sequence[StateTable],
     num_symbols: int | None,
 ) -> Graphs:
-    """Completes a description by trying the graphs.
+    """Completes a description by trying the graphs. Raises UserError: a tensor is missing, or its role can't be
+    guessed.
 
     Args:
         num_symbols: V; None if it is not known.
-
-    Raises:
-        UserError: a tensor is missing, or its role can't be guessed.
     """
     if twice := [name for name, number in Counter(tensor.input for tensor in state).items() if number > 1]:
         raise UserError(f"state: {twice[0]!r} is described twice: leave one out")

@@ -39,8 +39,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
 from attendant.runtime.stepper import SOURCE_MASK
 
-LEAST_PROBABILITY: Final = 1.2e-38
-"""The smallest normal float32: a probability below it has no logarithm."""
+LEAST_PROBABILITY: Final = 1.2e-38  # The smallest normal float32: a probability below it has no logarithm.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

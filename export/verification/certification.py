@@ -53,9 +53,7 @@ Then no runtime can be nearer to it: a tensor may be off by this multiple of PyT
 recipes/reverse, whose log-probabilities were off by up to 5.3e-5, the graphs' error was 1.1 to 3.5 times
 PyTorch's."""
 
-TIE_TOLERANCES = 10
-"""Tokens may differ if the reference's own decision depends on less than this many tolerances."""
-
+TIE_TOLERANCES = 10  # Tokens may differ if the reference's own decision depends on less than this many tolerances.
 FIRST_STEP_TOLERANCE: Final[Mapping[Precision, float]] = {"int8": 1.0, "fp16": 0.05}
 """Like TOLERANCE, for a first step's log-probabilities against the fp32 graphs'; a wrong rewrite is further off. The
 cost of int8 in quality is measured on a test set. Rounding logits of 8 to 16 to fp16 moves them by up to 0.004."""
@@ -79,11 +77,8 @@ NOT_RUN: Final = (
     "between conversions"
 )
 
-NUM_DRAWS = 12
-"""A tie between two outcomes goes unnoticed once in 2,048 times, when all draws fall on the same side."""
-
-SPARE_CANDIDATES = 4
-"""Further candidates, since the noise may lift one of them among the requested ones."""
+NUM_DRAWS = 12  # A tie between two outcomes goes unnoticed once in 2,048 times, when all draws fall on the same side.
+SPARE_CANDIDATES = 4  # Further candidates, since the noise may lift one of them among the requested ones.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +240,8 @@ def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Ce
     cost in quality is measured on a test set. int8 must also give every source the same bits alone and in any batch:
     its sums are exact. fp16 is for GPUs. Without one the CPU runs it, in fp32 between conversions. That shows a wrong
     rewrite, a value beyond fp16 and the cost of rounding the stored tensors; the certificate states that CUDA's kernels
-    have not run.
-
-    Raises:
-        VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a
-            source got other bits in int8 in a batch.
+    have not run. Raises VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a
+    number, or a source got other bits in int8 in a batch.
     """
     precision = grid.stepper.precision
     is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]

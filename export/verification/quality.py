@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
 """Points that int8 may lose against fp32 and still be the default."""
 
-OTHER_MAX_LOSS: Final = 0.2
-"""The same for error rates and exact matches, in percentage points."""
-
+OTHER_MAX_LOSS: Final = 0.2  # The same for error rates and exact matches, in percentage points.
 WORTHLESS: Final[Mapping[str, float]] = {
     "bleu": 2,
     "chrf": 15,
@@ -60,8 +58,7 @@ The models in models/ have 0.65 and more. With fewer than half, int8 is another 
 NUM_REFERENCE: Final = 1000
 """Texts decoded for reference: with ten bins the index is then about 0.01 by chance, and 0.25 is a shift."""
 
-MIN_REFERENCE: Final = 100
-"""With fewer texts a distribution is noise, and it is left out."""
+MIN_REFERENCE: Final = 100  # With fewer texts a distribution is noise, and it is left out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,7 @@ SHORT_YEAR_FORMATS = (
     "{d}/{m}/{yy}", "{dd}.{mm}.{yy}", "{d} {mon} '{yy}", "{mon} {d}, '{yy}", "{dd}-{mon}-{yy}",
     "{day} {d} {month} '{yy}",
 )  # fmt: skip
-SHORT_YEARS = range(1970, 2070)
-"""The years that are also written with two digits."""
-
+SHORT_YEARS = range(1970, 2070)  # The years that are also written with two digits.
 CASES: tuple[Callable[[str], str], ...] = (str, str, str.lower, str.upper)
 
 

@@ -21,18 +21,13 @@ SHARE: Final = {"train": (11, 1), "validation": (12, 20), "test": (13, 10)}
 """split -> the seed, and the number by which the counts of texts are divided."""
 
 LINKS: Final = ("a", "and", "at", "by", "for", "in", "of", "on", "or", "out", "the", "to", "up", "with")
-MAX_PHONES: Final = 48
-"""The recipe's max_target_tokens."""
-
-MIN_WORDS: Final = 3
-"""Three letters that fewer words have side by side are unusual."""
+MAX_PHONES: Final = 48  # The recipe's max_target_tokens.
+MIN_WORDS: Final = 3  # Three letters that fewer words have side by side are unusual.
 
 
 def build(directory: Path, announce: Announce) -> None:
     """Downloads the dictionary, and writes three splits, each made from CMUdict's words of that split, and the licence.
-
-    Raises:
-        UserError: no network, or another dictionary than expected.
+    Raises UserError: no network, or another dictionary than expected.
     """
     dictionary = cmudict.parse(cmudict.download(directory), stress=True)
     for name, words in cmudict.split(dictionary).items():

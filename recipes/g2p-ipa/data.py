@@ -19,15 +19,12 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.fetch import Announce, Builder, hash_of, pip_files, write_pairs
 from attendant.training.data.pairs import Pair
 
-SIZES: Final = {"validation": 500, "test": 2000}
-"""Words of a language."""
-
+SIZES: Final = {"validation": 500, "test": 2000}  # Words of a language.
 COUNTS: Final = {"train": (216_361, 226_607), "validation": (2_500, 2_589), "test": (10_000, 10_409)}
 """split -> distinct words, pairs."""
 
 MOST_LETTERS: Final = 24
-MOST_PRONUNCIATIONS: Final = 3
-"""Words with more of them mostly have those of other words and forms as well."""
+MOST_PRONUNCIATIONS: Final = 3  # Words with more of them mostly have those of other words and forms as well.
 FEWEST_USES: Final = 50
 """A phone that fewer pronunciations of a language have is an error, or a sound of another language."""
 
@@ -236,10 +233,8 @@ es, fr, it, nl: lexicons of gruut, Copyright Michael Hansen, by PyPI gruut-lang-
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the archives, and writes the three splits, a test-LANGUAGE.tsv for each language, and the terms.
-
-    Raises:
-        UserError: no network, or other lexicons than expected.
+    """Downloads the archives, and writes the three splits, a test-LANGUAGE.tsv for each language, and the terms. Raises
+    UserError: no network, or other lexicons than expected.
     """
     splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
     for name, language in LANGUAGES.items():
@@ -257,10 +252,8 @@ def build(directory: Path, announce: Announce) -> None:
 
 
 def entries(language: Language) -> Iterator[tuple[str, Phones]]:
-    """Downloads a lexicon and yields its words, as they are written there, and their phones.
-
-    Raises:
-        UserError: no network, or another lexicon than expected.
+    """Downloads a lexicon and yields its words, as they are written there, and their phones. Raises UserError: no
+    network, or another lexicon than expected.
     """
     (content,) = pip_files(language.requirement, {language.member: language.sha256})
     yield from wiktionary(content) if language.member.endswith(".gz") else gruut(content)

@@ -121,10 +121,8 @@ def open_model(path: Path) -> TextModel:
 
 
 def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
-    """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing).
-
-    Raises:
-        UserError: the model has no attention, or lacks a sound.
+    """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing). Raises UserError:
+    the model has no attention, or lacks a sound.
     """
     targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
     for word, target in zip(words, targets, strict=True):

@@ -48,8 +48,7 @@ COLUMNS: Final = {
 CPU: Final = torch.device("cpu")
 NUM_ROUNDS, NUM_BATCHES, NUM_STEPS = 5, 6, 200
 NUM_ROWS: Final = 32
-SOURCE_LENGTH: Final = 9
-"""Letters of an average word and its end, rounded up."""
+SOURCE_LENGTH: Final = 9  # Letters of an average word and its end, rounded up.
 
 
 def measure_costs(plan: Plan) -> None:

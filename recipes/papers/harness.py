@@ -32,9 +32,7 @@ PAGES: Final = Path(__file__).resolve().parents[2] / "docs" / "experiments"
 PLANS: Final = Path(__file__).parent / "plans"
 RUNS: Final = Path("runs/experiments")
 
-LESSON: Final = "lesson"
-"""The plan of docs/learn.md, whose models are served side by side."""
-
+LESSON: Final = "lesson"  # The plan of docs/learn.md, whose models are served side by side.
 LESSON_BUNDLES: Final = Path("bundles/lesson")
 LESSON_LINK: Final = "text=attention&model=rnnencdec&open=growth&model.2=rnnsearch&open.2=growth"
 """The address of a first look: both models of Bahdanau et al. (2015)."""

@@ -24,24 +24,16 @@ from attendant.training.data.pairs import Pair, read_pairs
 from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.metrics import take_statistics
 
-RESULTS: Final = RUNS / "long-sources.json"
-"""Path of a model -> its measurements."""
-
+RESULTS: Final = RUNS / "long-sources.json"  # Path of a model -> its measurements.
 PAGE: Final = "long-sources"
 PLAN: Final = "which-attention"
 VARIANTS: Final = ("general", "additive", "previous", "input-feeding")
 REFERENCE: Final = Path("runs/g2p-cmudict")
-LENGTHS: Final = (10, 20, 50, 100, 250, 500)
-"""Letters."""
-
+LENGTHS: Final = (10, 20, 50, 100, 250, 500)  # Letters.
 NUM_SOURCES: Final = 20
-DETAILED: Final = 2
-"""Index in LENGTHS of the sources that are also measured by the position of the sounds."""
-
+DETAILED: Final = 2  # Index in LENGTHS of the sources that are also measured by the position of the sounds.
 BIN_SIZE: Final = 10
-NUM_BINS: Final = 3
-"""Bins of BIN_SIZE sounds."""
-
+NUM_BINS: Final = 3  # Bins of BIN_SIZE sounds.
 PANELS: Final = (("per", "PER (%)"), ("on_word", "attention on the word that is said (%)"))
 
 
@@ -69,10 +61,8 @@ def run_together(pairs: Sequence[Pair], num_letters: int, generator: random.Rand
 
 
 def study_long_sources() -> None:
-    """Measures the models that RESULTS lacks, and writes docs/experiments/long-sources.md.
-
-    Raises:
-        UserError: a variant of the plan has no ended run.
+    """Measures the models that RESULTS lacks, and writes docs/experiments/long-sources.md. Raises UserError: a variant
+    of the plan has no ended run.
     """
     torch.set_num_threads(1)
     plan, results = load_plan(PLAN), read_results(RESULTS, {})

@@ -32,9 +32,7 @@ HIDDEN_SIZE: Final = 64
 BATCH_SIZE: Final = 32
 SEEDS: Final = (1, 2, 3)
 CLIP_NORM: Final = 1.0
-SOLVED_ACCURACY: Final = 0.98
-"""Accuracy over WINDOW batches at which a training ends."""
-
+SOLVED_ACCURACY: Final = 0.98  # Accuracy over WINDOW batches at which a training ends.
 WINDOW: Final = 20
 NUM_MEASURED: Final = 64
 OPTIMIZERS: Final[dict[str, tuple[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]]] = {

@@ -27,9 +27,7 @@ def title(text: str) -> str:
 VARIANTS = {str.upper: 4_000, str.lower: 2_000, title: 2_000}
 """Changes of both sides of a pair -> how many pairs of the training split have such a variant."""
 
-MAX_VARIED_WORDS = 50
-"""Longest text that is varied: a long one would cost as much training as several short ones."""
-
+MAX_VARIED_WORDS = 50  # Longest text that is varied: a long one would cost as much training as several short ones.
 COMPANIONS = ("-common", "-data", "-dbg", "-dev", "-doc", "-test", "-tests")
 """Endings of the names of packages that belong to another package. Most of their text is the other's."""
 
@@ -38,10 +36,8 @@ SIGNED_RELEASE = re.compile(r"(.*_dists_[^_-]+)_InRelease")
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Reads apt's indexes and writes the three splits.
-
-    Raises:
-        UserError: no apt, no network, no Debian among apt's sources, or very different counts.
+    """Reads apt's indexes and writes the three splits. Raises UserError: no apt, no network, no Debian among apt's
+    sources, or very different counts.
     """
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))

@@ -102,10 +102,8 @@ VARIED = replace(PARAGRAPHS, counts=PARAGRAPHS.counts | {"train": 93_199}, varie
 
 
 def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
-    """Downloads the packages, aligns their pages and writes the three splits.
-
-    Raises:
-        UserError: no apt, no network, or very different counts.
+    """Downloads the packages, aligns their pages and writes the three splits. Raises UserError: no apt, no network, or
+    very different counts.
     """
     versions = VERSIONS | MORE_VERSIONS if unit.varied else VERSIONS
     with tempfile.TemporaryDirectory() as folder:
@@ -233,8 +231,7 @@ class _HelpParser(HTMLParser):
 MANUAL = Path("usr/share/man")
 CALL = re.compile(r"[.'][ \t]*([^\s\\]*)[ \t]*(.*)")
 HEADINGS = {"SH", "SS"}
-PARAGRAPH_MACROS = {"PP", "P", "LP", "sp", "Sp"}
-"""They begin a block. Their number may differ in a translation."""
+PARAGRAPH_MACROS = {"PP", "P", "LP", "sp", "Sp"}  # They begin a block. Their number may differ in a translation.
 STRUCTURE = {"TP", "TQ", "IP", "HP", "RS", "RE"}
 """They begin a block, and must agree. IP's argument, a bullet or a number, is left out."""
 VERBATIM = {"nf": "fi", "EX": "EE", "TS": "TE", "SY": "YS", "Vb": "Ve", "de": "."}
@@ -259,8 +256,7 @@ SINGLE = {
     "(": "(",
 }  # fmt: skip
 """Escapes of one character; all others (`\\&`, `\\|`, `\\%`, `\\:`, `\\c`, ...) leave nothing."""
-STRINGS = {"lq": "“", "rq": "”", "R": "®", "Tm": "™"}
-"""The strings that the man macros define (groff_man(7))."""
+STRINGS = {"lq": "“", "rq": "”", "R": "®", "Tm": "™"}  # The strings that the man macros define (groff_man(7)).
 COMMENT = re.compile(r'(?<!\\)\\["#].*')
 ESCAPE = re.compile(
     r"""\\(?:
@@ -404,8 +400,7 @@ TEXT_ELEMENTS = {"p", "para", "simpara", "title", "subtitle", "desc", "td", "ter
 SKIPPED_ELEMENTS = {"code", "screen", "programlisting", "credit", "license", "legalnotice", "revhistory"}
 SEPARATORS = {"guiseq": " > ", "menuchoice": " > ", "keyseq": "+", "keycombo": "+"}
 """Elements that are shown with a separator between their children."""
-REFERENCES = {"link", "xref"}
-"""Without text, they are shown as the title of their target, which is on another page."""
+REFERENCES = {"link", "xref"}  # Without text, they are shown as the title of their target, which is on another page.
 
 
 def desktop_pages(root: Path) -> Iterator[Page]:

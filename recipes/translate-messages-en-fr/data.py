@@ -36,8 +36,7 @@ UNIT: Final = documentation.Unit(counts=COUNTS, min_words=1, max_words=60, min_l
 
 LITTLE_ENDIAN: Final = bytes.fromhex("de120495")
 CONTEXT_END: Final = "\x04"
-ACCELERATOR: Final = re.compile(r"[&_~](?=\w)")
-"""Marks the letter of a label's key."""
+ACCELERATOR: Final = re.compile(r"[&_~](?=\w)")  # Marks the letter of a label's key.
 SPECIAL: Final = re.compile(r"[%<>{}\[\]|\\^*=_~@#$/&+]|\w[.:]\w|\d{4}")
 """Placeholders, markup and other parts that are not plain language."""
 LATE_MARK: Final = re.compile(r"(?<=[\w)\"»])\s*([!?;:])(?=\s|$)")
@@ -45,10 +44,8 @@ LATE_MARK: Final = re.compile(r"(?<=[\w)\"»])\s*([!?;:])(?=\s|$)")
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the packages, reads their catalogues and writes the three splits.
-
-    Raises:
-        UserError: no apt, no network, or very different counts.
+    """Downloads the packages, reads their catalogues and writes the three splits. Raises UserError: no apt, no network,
+    or very different counts.
     """
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))

@@ -21,17 +21,13 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID
 
 NUM_PROBES: Final = 5
-BITS_PER_BIGRAM: Final = 10
-"""With five probes, 0.9 % of other bigrams are taken for members."""
-
+BITS_PER_BIGRAM: Final = 10  # With five probes, 0.9 % of other bigrams are taken for members.
 MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 MIXER: Final = np.uint64(0xBF58476D1CE4E5B9)
 LOWER_HALF: Final = np.uint64(0xFFFFFFFF)
 PROBES: Final = np.arange(NUM_PROBES, dtype=np.uint64)
 
-SOURCES_AT_ONCE: Final = 50_000
-"""Bounds the memory of building a filter."""
-
+SOURCES_AT_ONCE: Final = 50_000  # Bounds the memory of building a filter.
 MAX_KEPT: Final = 16_384
 """Bigrams whose membership is kept, in 3 MB. Looking up a word's takes a tenth of computing it."""
 

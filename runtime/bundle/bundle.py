@@ -7,6 +7,7 @@ which every decision of the search has a clear margin: another host's last bits 
 differ by the certificate's `score_tolerance`.
 """
 
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,7 @@ from attendant.runtime.errors import UserError, some_lines
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import SOURCE_MASK
 
-MAX_EXAMPLES: Final = 1000
-"""An export chooses 24 per precision."""
+MAX_EXAMPLES: Final = 1000  # An export chooses 24 per precision.
 
 
 class GoldenExample(Section):
@@ -96,8 +96,7 @@ BIGRAMS_NAME = "seen_bigrams.bin"
 
 NUM_EXAMPLES = 3
 
-WORDS_REMEMBERED = 1000
-"""Limits the cache of a bundle's tokenizer to 8 MiB, because its texts come from anywhere."""
+WORDS_REMEMBERED = 1000  # Limits the cache of a bundle's tokenizer to 8 MiB, because its texts come from anywhere.
 
 
 class BundleRefused(UserError):
@@ -255,7 +254,7 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
                 with reading.open_file(
                     path / name, reading.MAX_GRAPH_BYTES if name in graphs else reading.MAX_TEXT_BYTES
                 ) as file:
-                    if (digest := reading.digest_of(file)) != entry.sha256:
+                    if (digest := hashlib.file_digest(file, "sha256").hexdigest()) != entry.sha256:
                         differences.append(f"{name}: sha256 is {digest}, the manifest has {entry.sha256}")
                     elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)

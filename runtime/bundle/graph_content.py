@@ -52,9 +52,7 @@ FACTORS: Final[Mapping[str, tuple[int, ...]]] = {
 MOVING: Final = frozenset(("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand"))
 """Operators whose output has only elements of their first input."""
 
-MAX_FIELDS: Final = 1_000_000
-"""A second of reading. A graph of the exporter has some thousands."""
-
+MAX_FIELDS: Final = 1_000_000  # A second of reading. A graph of the exporter has some thousands.
 MAX_INT32: Final = 2**31 - 1
 MAX_VARINT_BYTES: Final = 10
 VARINT, DELIMITED, FIXED32 = 0, 2, 5
@@ -171,10 +169,8 @@ class _Reader:
         return values
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
-        """Returns the number at a position, and the position after it.
-
-        Raises:
-            Unfit: it is cut off, has more than 64 bits, or more bytes than it needs.
+        """Returns the number at a position, and the position after it. Raises Unfit: it is cut off, has more than 64
+        bits, or more bytes than it needs.
         """
         value = 0
         for length in range(min(MAX_VARINT_BYTES, end - position)):
@@ -221,7 +217,6 @@ class Graph:
         return self._makers.get(name)
 
     def users(self, name: str) -> list[Node]:
-        """Returns the nodes that take a value."""
         return [node for node in self.nodes if name in node.inputs]
 
     def largest(self, name: str) -> int | None:
@@ -265,10 +260,8 @@ class Graph:
 
 
 def read_graph(content: bytes) -> Graph:
-    """Returns the graph of an ONNX file.
-
-    Raises:
-        Unfit: no export writes such a file; the message has the reason, without the file's name.
+    """Returns the graph of an ONNX file. Raises Unfit: no export writes such a file; the message has the reason,
+    without the file's name.
     """
     model = _Reader(content).message("model", 0, len(content))
     if _MODEL_GRAPH not in model:
@@ -293,15 +286,13 @@ def wide_factors(folder: Path, pair: GraphPair) -> list[str]:
 
 
 def wide_factors_of(content: bytes, encoder: bytes | None = None, state: Sequence[StateTensor] = ()) -> list[str]:
-    """Returns one line for each factor of a graph that may exceed 64.
+    """Returns one line for each factor of a graph that may exceed 64. Raises Unfit: a graph is not as an export writes
+    it.
 
     Args:
         content: an ONNX model.
         encoder: the encoder's model, if `content` is a step: it computes the tensors of the state.
         state: the tensors that pass between the two.
-
-    Raises:
-        Unfit: a graph is not as an export writes it.
     """
     graph = read_graph(content)
     if encoder is not None:
@@ -346,12 +337,10 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def text_field(number: int, text: str) -> bytes:
-    """Returns a field of a message that has a text."""
     return message_field(number, text.encode())
 
 
 def message_field(number: int, content: bytes) -> bytes:
-    """Returns a field of a message that has bytes, or a message in turn."""
     return bytes([*_varint(number << 3 | DELIMITED), *_varint(len(content))]) + content
 
 

@@ -13,14 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-SIGNATURE_NAME = "model.sig"
-"""Signs all other files, and is not listed in the manifest."""
-
+SIGNATURE_NAME = "model.sig"  # Signs all other files, and is not listed in the manifest.
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 
-MAX_TOKENS = 65_536
-"""Upper bound of a manifest's limits of sources and targets, for which memory is reserved."""
-
+MAX_TOKENS = 65_536  # Upper bound of a manifest's limits of sources and targets, for which memory is reserved.
 MAX_BEAM = 1024
 MAX_SYMBOLS = 2**24
 MAX_QUERIES = 64
@@ -157,15 +153,12 @@ class Limits(Section):
     max_num_hypotheses: int = Field(ge=1, le=MAX_BEAM)
 
 
-GNMT_OFFSET: Final = 5.0
-"""The number that Wu et al. (2016, eq. 14) add to the length in their length penalty."""
-
+GNMT_OFFSET: Final = 5.0  # The number that Wu et al. (2016, eq. 14) add to the length in their length penalty.
 SEARCH_OPTIONS: Final = ("beam_size", "length_penalty", "length_penalty_offset", "patience")
 """The defaults that an evaluation and an export may choose: those of the search for the best hypothesis."""
 
 
-TEXT_OPTIONS: Final = ("protect_spans", "split_sentences")
-"""The options that change a text before it is tokenized."""
+TEXT_OPTIONS: Final = ("protect_spans", "split_sentences")  # The options that change a text before it is tokenized.
 
 
 def search_of(options: object) -> dict[str, Any]:
@@ -457,7 +450,6 @@ class Manifest(Section):
         return known.get(precision) or (known.get("fp32") if precision == "fp16" else None)
 
     def to_text(self) -> str:
-        """Returns the content of manifest.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def computed_digest(self) -> str:

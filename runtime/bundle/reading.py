@@ -4,31 +4,22 @@ A digest shows that a file is the one that its manifest lists. It does not show 
 author writes the digests, too.
 """
 
-import hashlib
 import json
 import math
 import os
 import stat
 from collections.abc import Iterator
-from io import BufferedReader, BytesIO
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 MIB: Final = 2**20
 MAX_MANIFEST_BYTES: Final = 4 * MIB
-MAX_TEXT_BYTES: Final = 64 * MIB
-"""Limit of a tokenizer or the golden examples."""
-
-MAX_GRAPH_BYTES: Final = 2**31
-"""The largest protobuf message."""
-
+MAX_TEXT_BYTES: Final = 64 * MIB  # Limit of a tokenizer or the golden examples.
+MAX_GRAPH_BYTES: Final = 2**31  # The largest protobuf message.
 MAX_BUNDLE_BYTES: Final = 8 * MAX_GRAPH_BYTES
-MAX_ENTRIES: Final = 64
-"""Files and folders of a bundle. Three precisions need fourteen."""
-
-MAX_DEPTH: Final = 64
-"""Nesting of lists and objects in JSON."""
-
+MAX_ENTRIES: Final = 64  # Files and folders of a bundle. Three precisions need fourteen.
+MAX_DEPTH: Final = 64  # Nesting of lists and objects in JSON.
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link: put the file itself in its place, e.g. by cp -rL",
     stat.S_IFIFO: "a FIFO",
@@ -44,10 +35,8 @@ class Unfit(ValueError):
 
 
 def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file.
-
-    Raises:
-        Unfit: there are far more entries than a bundle has.
+    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file. Raises
+    Unfit: there are far more entries than a bundle has.
     """
     files: dict[str, int] = {}
     others: list[str] = []
@@ -82,7 +71,8 @@ def open_file(path: Path, max_bytes: int) -> BufferedReader:
         Unfit: it is a link, a FIFO, a device, or larger.
         OSError: it is missing, or can't be read.
     """
-    if (before := os.lstat(path)) and not stat.S_ISREG(before.st_mode):
+    before = os.lstat(path)
+    if not stat.S_ISREG(before.st_mode):
         raise Unfit(_kind(before))
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     status = os.fstat(file.fileno())
@@ -103,11 +93,6 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     if len(content) > size:
         raise Unfit("it grows while it is read")
     return content
-
-
-def digest_of(file: BytesIO | BufferedReader) -> str:
-    """Returns the sha256 of a file's content, in hexadecimal."""
-    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: bytes | str) -> Any:

@@ -19,8 +19,8 @@ from attendant.runtime.bundle.reading import MIB, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.files import new_file
 
-MAX_SIGNATURE_BYTES: Final = MIB
-MAX_PEM_BYTES: Final = MIB
+MAX_BYTES: Final = MIB  # Limit of a signature, and of a file in PEM.
+
 PUBLIC_KEY, CERTIFICATE = "PUBLIC KEY", "CERTIFICATE"
 UNFIT: Final = {
     PUBLIC_KEY: "it is not ECDSA on P-256, P-384 or P-521, or the bundle is signed under a certificate",
@@ -45,7 +45,7 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
         return open_bundle(path)
     _, others = files_of(path)
     try:
-        signature = read_file(path / SIGNATURE_NAME, MAX_SIGNATURE_BYTES)
+        signature = read_file(path / SIGNATURE_NAME, MAX_BYTES)
     except FileNotFoundError:
         raise BundleRefused(path, [f"{SIGNATURE_NAME} is missing: the bundle is not signed"]) from None
     except (OSError, Unfit) as error:
@@ -98,16 +98,13 @@ def _signed(signature: bytes) -> tuple[str, str]:
 def sign_bundle(
     path: Path, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = (), password: str | None = None
 ) -> Path:
-    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder.
+    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder. Raises UserError: the
+    bundle is refused, the key or certificate is invalid, the extra is not installed, or the file can't be written.
 
     Args:
         key: the private key, in PEM: ECDSA on P-256, P-384 or P-521.
         certificate: of that key, by an authority that verifiers trust.
         chain: certificates between it and that authority.
-
-    Raises:
-        UserError: the bundle is refused, the key or certificate is invalid, the extra is not installed, or the file
-            can't be written.
     """
     open_bundle(path)
     for option, pem in (("--certificate", certificate), *(("--chain", each) for each in chain)):
@@ -146,7 +143,7 @@ def sign_bundle(
 def pem_kind(path: Path) -> str:
     """Returns the kind of a file in PEM: PUBLIC_KEY or CERTIFICATE. Raises UserError if it is neither."""
     try:
-        text = read_file(path, MAX_PEM_BYTES).decode("ascii", "replace")
+        text = read_file(path, MAX_BYTES).decode("ascii", "replace")
     except (OSError, Unfit) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"{path} can't be read: {reason}; name a public key or certificates, in PEM") from error

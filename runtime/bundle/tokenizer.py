@@ -132,9 +132,7 @@ COMPONENTS: Final = {
 }
 """The types that each part may have, besides none."""
 
-MAX_COMPONENTS: Final = 32
-"""Limit of one part, e.g. of the steps of a normalizer."""
-
+MAX_COMPONENTS: Final = 32  # Limit of one part, e.g. of the steps of a normalizer.
 MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1, "Precompiled": 1, "BertNormalizer": 1}
 """Types that make texts longer: a character may become 18, or by a map of `Precompiled` MAX_GROWTH."""
 
@@ -151,10 +149,8 @@ QUANTIFIED_GROUP: Final = re.compile(r"(?<!\\)\)[*+?{]")
 
 
 def check_content(text: str) -> None:
-    """Checks the text of a tokenizer's file.
-
-    Raises:
-        ValueError: it is not a JSON object, or has a component that is not accepted.
+    """Checks the text of a tokenizer's file. Raises ValueError: it is not a JSON object, or has a component that is not
+    accepted.
     """
     content = parse_json(text)
     if not isinstance(content, dict):
@@ -226,8 +222,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 _NEVER_IN_TEXT = frozenset((PAD_ID, BOS_ID, EOS_ID))
 
-MAX_COMPOSED = 4
-"""Characters of the longest canonical decomposition in Unicode."""
+MAX_COMPOSED = 4  # Characters of the longest canonical decomposition in Unicode.
 
 
 def special_ids(start_id: int) -> SpecialIds:
@@ -252,9 +247,7 @@ LENGTHENED = "\ufdfa\u3300\u0390\u0130\xdf\ufb03\U0001d160\u1f82"
 """Characters that normalization expands, U+FDFA most: to 18."""
 
 MAX_TOKENS_PER_BYTE = 4
-MAX_GROWTH = 24
-"""Characters that a normalizer may make of a single one."""
-
+MAX_GROWTH = 24  # Characters that a normalizer may make of a single one.
 NUM_REPEATED = 64
 
 
@@ -284,10 +277,8 @@ class Tokenizer:
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
-        """Takes over a trained tokenizer.
-
-        Raises:
-            ValueError: a special symbol has a wrong id, the ids are not 0, 1, 2, ..., or it pads or truncates texts.
+        """Takes over a trained tokenizer. Raises ValueError: a special symbol has a wrong id, the ids are not 0, 1, 2,
+        ..., or it pads or truncates texts.
         """
         self._library = library
         for token_id, token in enumerate(SPECIAL_TOKENS):
@@ -343,10 +334,8 @@ class Tokenizer:
         return cls(library)
 
     def check_encoding(self) -> None:
-        """Tokenizes PROBES, which no vocabulary covers, and repetitions of each character that may grow.
-
-        Raises:
-            ValueError: it fails, or makes a text far longer.
+        """Tokenizes PROBES, which no vocabulary covers, and repetitions of each character that may grow. Raises
+        ValueError: it fails, or makes a text far longer.
         """
         normalizer = self._library.normalizer
         named = set() if normalizer is None else set(normalizer.__getstate__().decode())
@@ -418,22 +407,15 @@ class Tokenizer:
         return num_tokens * MAX_COMPOSED * (self._longest + 1)
 
     def ids_of(self, tokens: Sequence[str]) -> list[int]:
-        """Returns the ids of tokens.
-
-        Raises:
-            UnknownTokenError: a token is not in the vocabulary, or is PAD, BOS or EOS.
-        """
+        """Returns the ids of tokens. Raises UnknownTokenError: a token is unknown, or is PAD, BOS or EOS."""
         ids = [self._library.token_to_id(token) for token in tokens]
         if unknown := [place for place, token_id in enumerate(ids) if token_id is None or token_id in _NEVER_IN_TEXT]:
             raise UnknownTokenError(tokens, unknown)
         return [token_id for token_id in ids if token_id is not None]
 
     def opening(self, text: str) -> tuple[list[int], str]:
-        """Splits the beginning of a text into tokens that no continuation changes, and its last word.
-
-        Returns:
-            The ids of the words before, UNK for unknown parts, and the last word as symbols spell it; empty if the text
-            ends with a blank that no symbol spells.
+        """Returns the ids of the tokens of a text's beginning that no continuation changes, UNK for unknown parts, and
+        its last word as symbols spell it; empty if the text ends with a blank that no symbol spells.
         """
         library = self._library
         normalized = text if self._spaces_itself else self.spaced(text)

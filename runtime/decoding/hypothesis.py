@@ -156,10 +156,8 @@ class History:
         return log_probs
 
     def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
-        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens.
-
-        Args:
-            last: [R, S] of a step that is not in the history yet, which adds a row; None if there is none.
+        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens. `last`: [R, S] of a
+        step that is not in the history yet, which adds a row; None if there is none.
         """
         first, end = begin - self._first, self.step - self._first
         attention = np.zeros((end - first + (last is not None), source_length), np.float32)
@@ -301,7 +299,6 @@ class Beam:
         self.ended.append(hypothesis)
 
     def best(self) -> list[Hypothesis]:
-        """Returns its num_wanted best hypotheses."""
         return best_first(self.ended)[: self.num_wanted]
 
 
@@ -418,7 +415,6 @@ class Candidates:
         return cls(ids[rows], log_probs, log_probs.astype(np.float64))
 
     def force(self, row: int, token_id: int, log_prob: float) -> None:
-        """Leaves a row only this symbol."""
         self.ids[row, 0], self.log_probs[row, 0], self.scores[row, 0] = token_id, log_prob, log_prob
         self.scores[row, 1:] = -math.inf
 
@@ -474,8 +470,7 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
     return list({token_ids[i + size - 1]: None for i in range(start) if tuple(token_ids[i : i + size - 1]) == last})
 
 
-EVERY_CANDIDATE: Final = 2**31 - 1
-"""A number of candidates that means all: no vocabulary is larger."""
+EVERY_CANDIDATE: Final = 2**31 - 1  # A number of candidates that means all: no vocabulary is larger.
 
 
 def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:

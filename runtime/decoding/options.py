@@ -52,8 +52,7 @@ def choice_after(completion: Completion, token_ids: Sequence[int]) -> Choice | N
 MAX_SAMPLED_CANDIDATES: Final = 256
 """Sampling draws among at most this number of the most probable symbols, since only they are copied to the host."""
 
-LENGTH_MARGIN: Final = 10
-"""Tokens that the default maximum length adds to the ratio of the training split."""
+LENGTH_MARGIN: Final = 10  # Tokens that the default maximum length adds to the ratio of the training split.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,6 @@ class TracedSearch(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the arrays."""
         return sum(value.nbytes for value in self if isinstance(value, np.ndarray))
 
 

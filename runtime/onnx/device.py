@@ -51,8 +51,7 @@ FLOAT, BOOL, UINT8, INT64, FLOAT16 = 1, 9, 2, 7, 10
 ELEMENTS: Final = {"float32": FLOAT, "float16": FLOAT16, "bool": BOOL, "int64": INT64, "uint8": UINT8}
 """numpy's name -> TensorProto.DataType."""
 
-INTEGER_ATTRIBUTE: Final = 2
-"""AttributeProto.AttributeType.INT."""
+INTEGER_ATTRIBUTE: Final = 2  # AttributeProto.AttributeType.INT.
 
 
 def part_name(name: str, part: int) -> str:

@@ -22,8 +22,7 @@ from attendant.runtime.stepper import Array
 LSTM_GATES: Final = (("input", "Sigmoid"), ("forget", "Sigmoid"), ("candidate", "Tanh"), ("output", "Sigmoid"))
 """In torch's order, with their functions."""
 
-MAX_WAY: Final = 12
-"""The most nodes between two that belong together: casts, scales and changes of shape."""
+MAX_WAY: Final = 12  # The most nodes between two that belong together: casts, scales and changes of shape.
 
 
 def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper:
@@ -69,8 +68,7 @@ class _WatchedSession(OnnxSession):
         return results[: len(outputs)]
 
 
-OF_LAYERS: Final = ("hidden", "cell", "gates.")
-"""The beginnings of the names of quantities that each layer has."""
+OF_LAYERS: Final = ("hidden", "cell", "gates.")  # The beginnings of the names of quantities that each layer has.
 
 
 def _of_first_row(name: str, value: Array) -> Array:

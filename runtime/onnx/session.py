@@ -12,7 +12,7 @@ releases them.
 
 import atexit
 import functools
-import io
+import hashlib
 import os
 import re
 import threading
@@ -37,7 +37,7 @@ except ModuleNotFoundError as missing:
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider
-from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import NO_ID, Array, Ids
@@ -52,19 +52,12 @@ RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 ERROR, FATAL = 3, 4
 DTYPES = {
     "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(bool)": "bool",
-    "tensor(uint8)": "uint8",
-    "tensor(int8)": "int8",
+    **{f"tensor({name})": name for name in ("float16", "int32", "int64", "bool", "uint8", "int8")},
 }
 
 Shape = tuple[int, ...]
 
-MAX_BINDINGS = 4
-"""Two for each of two batches that are stepped in turns."""
-
+MAX_BINDINGS = 4  # Two for each of two batches that are stepped in turns.
 MIN_REPEATS = 4
 """Runs of the same shapes in a row before they are bound. A new binding takes as long as binding saves in two to three
 runs, and under load the number of rows changes every few steps."""
@@ -73,8 +66,7 @@ MAX_HELD_BYTES = 1 << 20
 """A binding keeps inputs up to this size alive until it gets others: onnxruntime binds an array in a quarter of the
 time that it takes to bind an address. Large ones, the sources of a whole batch, are bound by their address."""
 
-END_SECONDS = 10.0
-"""Longest time that the end of the interpreter waits for native code."""
+END_SECONDS = 10.0  # Longest time that the end of the interpreter waits for native code.
 
 
 class _Native(threading.local):
@@ -152,11 +144,8 @@ class BoundRuns(ArrayPool):
     """The bindings of one session, for outputs of the shapes that were requested last."""
 
     def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
-        """Wraps a session of onnxruntime on the CPU, whose outputs have these dtypes.
-
-        Args:
-            copied: small inputs that are usually other arrays each time; they are copied unless they are read-only. All
-                others must be contiguous.
+        """Wraps a session of onnxruntime on the CPU, whose outputs have these dtypes. `copied`: small inputs that are
+        usually other arrays each time; they are copied unless they are read-only. All others must be contiguous.
         """
         super().__init__(MAX_BINDINGS)
         self._session = session
@@ -233,15 +222,12 @@ class OnnxSession:
         copied: Collection[str] = (),
         exposed: Sequence[str] = (),
     ) -> None:
-        """Loads `folder / spec.file`.
+        """Loads `folder / spec.file`. Raises UserError: the provider is missing, onnxruntime can't run the file, or the
+        file has changed since the manifest was checked.
 
         Args:
             copied: small inputs that are other arrays in each run; see `BoundRuns`.
             exposed: values within the graph that become outputs, in addition to those of the specification.
-
-        Raises:
-            UserError: the provider is missing, onnxruntime can't run the file, or the file has changed since the
-                manifest was checked.
         """
         self.spec = spec
         self._provider: Provider = provider
@@ -354,17 +340,15 @@ class PlainSession:
 
 
 def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
-    """Returns a checked graph. Exactly these bytes are loaded, even if the file changes meanwhile.
-
-    Raises:
-        UserError: it can't be read, no export writes such a graph, or its digest differs from the manifest's.
+    """Returns a checked graph. Exactly these bytes are loaded, even if the file changes meanwhile. Raises UserError: it
+    can't be read, no export writes such a graph, or its digest differs from the manifest's.
     """
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
         read_graph(content)
     except (OSError, Unfit) as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
-    if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
+    if (digest := hashlib.sha256(content).hexdigest()) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest has {spec.sha256}")
     return content
 

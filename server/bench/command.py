@@ -25,29 +25,19 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Distribution
 from attendant.runtime.command import Command, CommandParser, require
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.files import translate_os_errors, write_json
+from attendant.runtime.files import read_text, translate_os_errors, write_json
 from attendant.runtime.process import available_cpus, limited, processor
 from attendant.server.bench.load import Load, run_load
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 METHOD = "/attendant.v1.Seq2Seq/Generate"
 CLIENTS_PER_CPU = (4, 32)
-MAX_CLIENTS = 1000
-"""Calls that a server accepts from one connection at once."""
-
-RATE_SHARES = (0.25, 0.5, 0.75, 0.9)
-"""Rates of random arrivals, as shares of the best layout's capacity."""
-
-RECOMMENDED_SHARE = 0.75
-"""At higher shares of the capacity, waiting times grow fast."""
-
-RATE_VISITS = 2
-"""Random arrivals are measured for this many times the seconds of a closed loop."""
-
+MAX_CLIENTS = 1000  # Calls that a server accepts from one connection at once.
+RATE_SHARES = (0.25, 0.5, 0.75, 0.9)  # Rates of random arrivals, as shares of the best layout's capacity.
+RECOMMENDED_SHARE = 0.75  # At higher shares of the capacity, waiting times grow fast.
+RATE_VISITS = 2  # Random arrivals are measured for this many times the seconds of a closed loop.
 MIN_VISIT_SECONDS = 0.2
-BUSY_GENERATOR = 0.9
-"""Share of a core above which the load generator may be the bottleneck."""
-
+BUSY_GENERATOR = 0.9  # Share of a core above which the load generator may be the bottleneck.
 SPARE_MEMORY = 1.5
 END_SECONDS = 10.0
 NUM_SOURCES = 512
@@ -133,9 +123,7 @@ class BenchResult:
 def command(name: str) -> Command:
     """Returns the command `attendant bench`."""
     parser = CommandParser(
-        prog="attendant bench",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="attendant bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
     option("bundle", metavar="BUNDLE", type=Path, help="a folder made by `attendant export`")
@@ -179,26 +167,20 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tuple[list[bytes], str]:
-    """Returns serialized requests, the same each time, and a description of them.
+    """Returns serialized requests, the same each time, and a description of them. Raises UserError: the file can't be
+    read or has no text that the model takes; the bundle has no golden examples.
 
     Args:
         data: texts, one a line, up to the first tab. If None, tokens of the bundle's golden examples, in the lengths
             that the bundle has recorded of real sources, if it has.
         beam_size: if None, the bundle's.
-
-    Raises:
-        UserError: the file can't be read or has no text that the model takes; the bundle has no golden examples.
     """
     generator, limit = random.Random(1), bundle.manifest.limits.max_source_tokens
     tokenizer = bundle.source_tokenizer
     decoding = messages.DecodingOptions(beam_size=beam_size) if beam_size else None
     request = partial(messages.GenerateRequest, decoding=decoding)
     if data is not None:
-        try:
-            texts = [line.split("\t")[0] for line in data.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise UserError(f"--data {data}: can't be read: {reason}") from None
+        texts = [line.split("\t")[0] for line in read_text(data, f"--data {data}").splitlines()]
         sample = generator.sample(texts, min(NUM_SOURCES, len(texts)))
         encoded = [(text, tokenizer.encode(text)) for text in sample]
         fitting = [(text, ids) for text, ids in encoded if 1 <= len(ids) <= limit]
@@ -243,13 +225,11 @@ def layouts(num_cpus: int) -> list[Layout]:
 
 def measure(bundle: Path, payloads: Sequence[bytes], seconds: float, facts: Mapping[str, str]) -> BenchResult:
     """Loads a server of each layout in closed loops, then one of the best layout at random arrivals; prints each visit.
+    Raises UserError: a server does not start or refuses requests; too little time.
 
     Args:
         seconds: of load, all visits together; each server also takes a moment to start.
         facts: `model` and `sent` of the result.
-
-    Raises:
-        UserError: a server does not start or refuses requests; too little time.
     """
     num_cpus = available_cpus()
     candidates, clients = layouts(num_cpus), sorted({1, *(min(MAX_CLIENTS, n * num_cpus) for n in CLIENTS_PER_CPU)})
@@ -309,10 +289,8 @@ def _visits(
 def serving(bundle: Path, options: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Runs a server; yields HOST:PORT of its gRPC and its process group.
 
-    Options that are not named come from the environment, as in a deployment.
-
-    Raises:
-        UserError: the server does not start; its last line.
+    Options that are not named come from the environment, as in a deployment. Raises UserError: the server does not
+    start; its last line.
     """
     command = [sys.executable, "-m", "attendant.server", str(bundle), "--host", "127.0.0.1", "--log-level", "warning"]
     command += ["--port", "0", "--metrics-port", "0", *ONE_ADDRESS, *options]
@@ -359,9 +337,7 @@ def group_resident_mib(group: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Returns the resident memory of a process; anonymous pages shared by forked processes are divided among them.
-
-    Raises:
-        OSError: the process has ended, or the system has no /proc.
+    Raises OSError: the process has ended, or the system has no /proc.
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}

@@ -17,11 +17,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 
-LIST_SIZE = 256
-"""Requests in a call of kind "list"."""
-
-MESSAGE_SIZE = 64
-"""Requests in a message of kind "bulk-lists"."""
+LIST_SIZE = 256  # Requests in a call of kind "list".
+MESSAGE_SIZE = 64  # Requests in a message of kind "bulk-lists".
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,7 @@ IDLE_DEADLINE_SLACK = 2.0
 """While nothing runs, a request is tried even if it is expected to take this many times the time until its deadline."""
 
 CORRECTION_WEIGHT = 1 / 64
-MAX_CORRECTION = 4.0
-"""An answer corrects the estimates by at most this factor, or its inverse."""
+MAX_CORRECTION = 4.0  # An answer corrects the estimates by at most this factor, or its inverse.
 
 
 class Prediction(NamedTuple):
@@ -87,8 +86,7 @@ class _Client:
 NO_REQUESTS = _Client()
 
 
-LENGTH_WEIGHT = 1 / 64
-"""Weight of an answer in the mean steps of its kind."""
+LENGTH_WEIGHT = 1 / 64  # Weight of an answer in the mean steps of its kind.
 
 
 class Lengths:
@@ -406,7 +404,9 @@ class EngineClient:
         client: str = "",
         listeners: Sequence[Callable[[Progress], None]] | None = None,
     ) -> list[asyncio.Future[Outcome]]:
-        """Submits requests, all of them or none.
+        """Submits requests, all of them or none; returns a future of each outcome.
+
+        A future never holds an exception: an error is a value, like a result.
 
         Args:
             sources: at least one, each of no more rows than the engine's budget.
@@ -415,9 +415,6 @@ class EngineClient:
             client: name of the client; clients share the engine.
             listeners: one for each source, called with tokens of its answer as soon as they are certain, until its
                 outcome is there. They may come twice, because the requests of an engine that died are decoded again.
-
-        Returns:
-            A future of each outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining

@@ -121,7 +121,6 @@ class FairQueue:
         return self._starts.due(now)
 
     def num_of(self, client: str) -> int:
-        """Returns the number of waiting requests of this client."""
         mine = self._clients.get(client)
         return 0 if mine is None else len(mine.requests)
 
@@ -148,8 +147,7 @@ class FairQueue:
 RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
 """Priorities whose requests are sent to a worker only once the server has rows for them."""
 
-ALONE_SECONDS = 1.0
-"""Bulk work counts as alone if no other request arrived for this long and none is unanswered."""
+ALONE_SECONDS = 1.0  # Bulk work counts as alone if no other request arrived for this long and none is unanswered.
 
 
 class SharedRows:
@@ -176,10 +174,8 @@ class SharedRows:
         return RowShare(self._budgets[priority], retry)
 
     def divide_bulk(self, limit: Callable[[int, bool], None], *, has_bulk: bool) -> None:
-        """Registers that the workers of a version have bulk requests from now on, or have none any more.
-
-        Args:
-            limit: called, while they have some, with the number of such versions and whether bulk work is alone.
+        """Registers that the workers of a version have bulk requests from now on, or have none any more. `limit`:
+        called, while they have some, with the number of such versions and whether bulk work is alone.
         """
         if has_bulk:
             self._with_bulk[limit] = None
@@ -195,7 +191,6 @@ class SharedRows:
             self._limit_bulk()
 
     def tick(self, now: float) -> None:
-        """Checks whether bulk work is alone by now."""
         is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
         if not self._bulk_is_alone and is_idle and now - self._last_request >= ALONE_SECONDS:
             self._bulk_is_alone = True
@@ -261,8 +256,7 @@ class RowShare:
                 return
 
 
-MEMORY_SECONDS = 5.0
-"""Seconds of work after which a measurement has faded."""
+MEMORY_SECONDS = 5.0  # Seconds of work after which a measurement has faded.
 
 
 class ThroughputEstimate:
@@ -370,15 +364,9 @@ class ExpectedEnds:
         return sent, request.expected_steps
 
 
-LONG_FACTOR: Final = 1.5
-"""A request is long if it is expected to take more than this many times the mean steps."""
-
-LONG_ROW_WEIGHT: Final = 3
-"""Weight of a long request's row when a worker is chosen for a short request."""
-
-MEAN_WEIGHT: Final = 0.02
-"""Weight of a request in the mean of expected steps."""
-
+LONG_FACTOR: Final = 1.5  # A request is long if it is expected to take more than this many times the mean steps.
+LONG_ROW_WEIGHT: Final = 3  # Weight of a long request's row when a worker is chosen for a short request.
+MEAN_WEIGHT: Final = 0.02  # Weight of a request in the mean of expected steps.
 BULK_AHEAD: Final = 2
 """A worker gets bulk requests of up to this many times its rows, so that it never waits for the server."""
 
@@ -436,7 +424,6 @@ class Dispatcher:
 
     @property
     def is_open(self) -> bool:
-        """True if any worker takes requests."""
         return bool(self._open)
 
     def num_waiting(self, priority: Priority) -> int:
@@ -444,7 +431,6 @@ class Dispatcher:
         return len(self._waiting[priority])
 
     def num_rows(self, worker: int) -> int:
-        """Returns the rows of the requests that a worker has."""
         return sum(loads[worker].rows for loads in self._loads.values())
 
     def num_held(self, priority: Priority) -> int:
@@ -469,7 +455,6 @@ class Dispatcher:
         self._shared.tick(now)
 
     def open(self, worker: int) -> None:
-        """Lets a worker take requests from now on."""
         self._open.append(worker)
         self._dispatch()
 

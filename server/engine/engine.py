@@ -10,14 +10,12 @@ import math
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.beam_search import Ending
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, StepReport
 from attendant.runtime.decoding.hypothesis import Progress, TextOf
-from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.messages import (
     RECEIVED_BYTES,
@@ -36,6 +34,8 @@ from attendant.server.engine.messages import (
 )
 from attendant.server.engine.scheduler import Budget, Scheduler, width_of
 from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
+
+NO_STEP = StepReport([], [], 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -109,10 +109,8 @@ class Engine:
         self._settled_until = -math.inf
 
     def step(self, record: Callable[[Iterable[int]], None] = lambda keys: None) -> StepResult:
-        """Runs one round. Every request that ends in it is among the outcomes exactly once.
-
-        Args:
-            record: called with the keys of the requests in the batch, before a batch with other requests is computed.
+        """Runs one round. Every request that ends in it is among the outcomes exactly once. `record`: called with the
+        keys of the requests in the batch, before a batch with other requests is computed.
         """
         began = self._clock()
         outcomes: Outcomes = []
@@ -133,30 +131,26 @@ class Engine:
             phases["admit"] = self._clock() - began
         if admitted:
             phases["encode"] = self._join(admitted, priority)
-        num_rows = useful = computed = 0
-        finished: list[Ending] = []
-        traces: Mapping[int, Trace] = {}
-        progress: list[tuple[int, Progress]] = []
+        report = NO_STEP
         # Other work makes one call into the model per round: an interactive request need not wait for two.
         if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
             report = running.batch.step()
-            num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
-            finished, progress, traces = report.finished, report.progress, report.traces
             phases |= report.seconds
             running.num_steps += 1
-            running.num_row_steps += num_rows
+            running.num_row_steps += report.num_rows
             if not is_settled:
-                self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
-        ended = [key for key, _ in finished]
+                self.scheduler.note_step(priority, sum(report.seconds.values()), report.num_rows)
+        ended = [key for key, _ in report.finished]
         if not is_settled:
             self._settled_until = self.scheduler.end_round(priority, self._clock() - began, ended)
         else:
             for key in ended:
                 self.scheduler.remove(key)
-        if num_rows and (finished or running.newcomers):
-            self._answer(running, finished, traces, outcomes)
-        stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
-        return StepResult(stats, outcomes, progress)
+        if report.num_rows and (report.finished or running.newcomers):
+            self._answer(running, report, outcomes)
+        cells = report.useful_cells, report.computed_cells
+        stats = StepStats(priority, report.num_rows, len(admitted), cancelled_rows, *cells, phases)
+        return StepResult(stats, outcomes, report.progress)
 
     def _join(self, admitted: list[EngineRequest], priority: Priority) -> float:
         """Encodes newcomers and adds them to their batch; returns the seconds that it took."""
@@ -189,16 +183,14 @@ class Engine:
                 outcomes.append((key, error))
         return sum(priority.batch.remove(gone.keys()) for priority in self._batches.values())
 
-    def _answer(
-        self, stepped: _PriorityBatch, finished: list[Ending], traces: Mapping[int, Trace], outcomes: Outcomes
-    ) -> None:
+    def _answer(self, stepped: _PriorityBatch, report: StepReport, outcomes: Outcomes) -> None:
         now = self._clock()
         for running in stepped.newcomers:
             running.first_token = now
         stepped.newcomers.clear()
-        for key, hypotheses in finished:
+        for key, hypotheses in report.finished:
             stats = _stats_of(self._running.pop(key), stepped, now)
-            outcomes.append((key, Result(hypotheses, stats, traces.get(key))))
+            outcomes.append((key, Result(hypotheses, stats, report.traces.get(key))))
 
 
 def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestStats:
@@ -219,15 +211,11 @@ def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestSt
 HELD_PART = 0.2
 """An outcome is held for at most this part of the time that its request has taken, the next round included."""
 
-MIN_PART = 3
-"""Outcomes are sent as soon as they number a third of the requests that still run."""
-
+MIN_PART = 3  # Outcomes are sent as soon as they number a third of the requests that still run.
 PROGRESS_SECONDS = 0.005
 """Progress is held no longer: a sixth of the time between two messages of a stream. First tokens are not held."""
 
-REPORT_SECONDS = 0.05
-"""Greatest age of a round's stats when they are sent."""
-
+REPORT_SECONDS = 0.05  # Greatest age of a round's stats when they are sent.
 MESSAGE_BYTES = 1 << 20
 """Outcomes with arrays of more than this are sent in several messages, because the server reads a message at once."""
 

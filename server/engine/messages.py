@@ -191,12 +191,9 @@ LENGTH: Final = struct.Struct("<I")
 RECEIVED_BYTES: Final = 1 << 16
 
 MAX_CACHED_OPTIONS: Final = 256
-MAX_CACHED_BYTES: Final = 1024
-"""Pickled options without a prefix take less."""
-
+MAX_CACHED_BYTES: Final = 1024  # Pickled options without a prefix take less.
 FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
-PRIORITIES: Final = tuple(Priority)
-"""By their values. Looking a value up in its class is a call into Python, too."""
+PRIORITIES: Final = tuple(Priority)  # By their values. Looking a value up in its class is a call into Python, too.
 
 
 class Ready(NamedTuple):
@@ -420,7 +417,6 @@ class FlightRecord:
         self._memory = mmap.mmap(descriptor, 0)
 
     def note(self, keys: Iterable[int]) -> None:
-        """Writes the keys of the requests that are computed from now on."""
         packed = array(KEY, keys)
         self._memory[COUNT.size : COUNT.size + len(packed) * packed.itemsize] = packed.tobytes()
         COUNT.pack_into(self._memory, 0, len(packed))

@@ -44,12 +44,8 @@ RESTARTS_WINDOW_SECONDS = 600.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
 
-ENDING_SECONDS = 1.0
-"""Time that a worker that hung up gets to end, so that the log can have its exit status."""
-
-MAX_POISONED = 1024
-"""Number of poisoned requests that are remembered."""
-
+ENDING_SECONDS = 1.0  # Time that a worker that hung up gets to end, so that the log can have its exit status.
+MAX_POISONED = 1024  # Number of poisoned requests that are remembered.
 NO_REPORT = Report([], [], [], (0,) * len(Priority), 0)
 
 
@@ -122,9 +118,7 @@ class Poisoned:
         return bool(self._known) and (request.source_ids, request.options) in self._known
 
 
-HANG_FACTOR = 5.0
-"""A round may take this many times as long as rounds of its size do."""
-
+HANG_FACTOR = 5.0  # A round may take this many times as long as rounds of its size do.
 SLOWER_WEIGHT = 0.2
 FASTER_WEIGHT = 0.01
 """Weights of a round in the average: slow ones count for more, because the bound must be above them."""
@@ -240,7 +234,6 @@ class Slot:
         return True
 
     def ended(self, outcomes: Outcomes) -> list[EngineRequest]:
-        """Removes and returns the requests that have ended."""
         requests = [self.requests.pop(key) for key, _ in outcomes]
         self._size -= sum(map(size_of, requests))
         if self._cancelled:
@@ -312,15 +305,12 @@ def size_of(request: EngineRequest) -> int:
     return request.max_rows + len(request.source_ids)
 
 
-TICK_SECONDS = 0.5
-"""Interval of the checks for silent workers, late requests, and whether bulk work is alone."""
-
+TICK_SECONDS = 0.5  # Interval of the checks for silent workers, late requests, and whether bulk work is alone.
 LOADING_SLACK_SECONDS = 10.0
 """Time that a worker needs in addition to opening and loading its bundle, each of which has a limit."""
 
 MIN_LOADING_SECONDS = 60.0
-LOADING_FACTOR = 3.0
-"""A worker that is started again may take this many times as long to load as the first one took."""
+LOADING_FACTOR = 3.0  # A worker that is started again may take this many times as long to load as the first one took.
 
 
 class WorkerPool:
@@ -407,7 +397,6 @@ class WorkerPool:
         self.precision = ready[0].precision
 
     def submit(self, requests: Iterable[EngineRequest]) -> None:
-        """Puts requests at the end of their queues."""
         for request in requests:
             if request in self._poisoned:
                 refused: Updates = [(request.key, PoisonedRequest())]
@@ -432,12 +421,10 @@ class WorkerPool:
 
     @property
     def is_available(self) -> bool:
-        """True if any worker takes requests."""
         return self._dispatcher.is_open
 
     @property
     def num_running(self) -> int:
-        """Number of requests that have rows."""
         return sum(slot.num_running for slot in self._slots)
 
     @property

@@ -83,9 +83,7 @@ class TimerQueue:
         return keys
 
 
-BULK_SHARE = 0.1
-"""Bulk work's share of the engine's time while other work never ends."""
-
+BULK_SHARE = 0.1  # Bulk work's share of the engine's time while other work never ends.
 INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
@@ -107,14 +105,9 @@ encoder's weights, which evict the step's from the caches, and the next steps ha
 a step hardly falls above five rows, so long requests gain when newcomers wait. `python -m benchmarks --only open-loop`
 measures it."""
 
-MAX_STEPS_TO_STREAM = 4
-"""The same if one of them is streamed: its caller waits for the first token."""
-
-WINDOW = 64
-"""Number of waiting requests that are searched for some of similar length."""
-
-MAX_OVERTAKEN = 64
-"""Fairness bound: at most this many later requests are admitted before a waiting one."""
+MAX_STEPS_TO_STREAM = 4  # The same if one of them is streamed: its caller waits for the first token.
+WINDOW = 64  # Number of waiting requests that are searched for some of similar length.
+MAX_OVERTAKEN = 64  # Fairness bound: at most this many later requests are admitted before a waiting one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,13 +386,12 @@ class Scheduler:
             limits.positions.note(seconds, num_positions)
 
     def end_round(self, priority: Priority, seconds: float, ended: Iterable[int] = ()) -> float:
-        """Charges a round to its priority, and removes the requests that ended in it.
+        """Charges a round to its priority, and removes the requests that ended in it. Returns the time before which
+        nothing changes unless requests come or go.
 
-        Returns:
-            The time before which nothing changes unless requests come or go. Rounds that begin earlier need no
-            scheduling: rows are stepped, and the finished ones leave. Interactive work that is alone runs for many
-            rounds in this way. Between two steps each call costs several times as much as in a loop of its own, because
-            the model's weights have evicted it from the caches.
+        Rounds that begin earlier need no scheduling: rows are stepped, and the finished ones leave. Interactive work
+        that is alone runs for many rounds in this way. Between two steps each call costs several times as much as in a
+        loop of its own, because the model's weights have evicted it from the caches.
         """
         interactive, heavy, bulk = self._queues.values()
         is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
@@ -438,7 +430,6 @@ class Scheduler:
 
 
 def width_of(request: EngineRequest) -> int:
-    """Returns the padded width of the request's source."""
     return padded_width(len(request.source_ids))
 
 

@@ -219,7 +219,6 @@ class Activity:
         self.note()
 
     def note(self) -> None:
-        """Notes that a message came or went."""
         self._noted_at = self._loop.time()
 
     def __enter__(self) -> None:
@@ -298,7 +297,6 @@ class Handlers(grpc.GenericRpcHandler):
         self._unknown: Any = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Returns the handler of a call's path."""
         return self._by_path.get(handler_call_details.method, self._unknown)
 
     async def answered(self, seconds: float) -> None:

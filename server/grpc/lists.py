@@ -46,14 +46,11 @@ MAX_REQUESTS: Final = 256
 ANSWERS_IN_A_ROW: Final = 16
 """Number of answers that are made in one turn of the event loop, so that other calls need not wait for hundreds."""
 
-REFUSAL_BYTES: Final = 4096
-"""Memory for an answer that is an error, together with the request's record."""
-
+REFUSAL_BYTES: Final = 4096  # Memory for an answer that is an error, together with the request's record.
 MAX_RESULTS: Final = 32
 """Limit of the results in one message of a stream: making them takes a millisecond of the event loop."""
 
-MESSAGE_BYTES: Final = 1 << 20
-"""Limit of the memory that the results in one message of a stream may take."""
+MESSAGE_BYTES: Final = 1 << 20  # Limit of the memory that the results in one message of a stream may take.
 
 Request = messages.GenerateRequest | UndecodableRequest
 
@@ -141,11 +138,9 @@ async def generate_many(
     message: messages.GenerateManyRequest, call: Call, log: RequestLog
 ) -> messages.GenerateManyResponse:
     """Answers a list in its order. If the call is cancelled, the rows of all its requests are free within a step.
-
-    Raises:
-        Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its answers
-            are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
-            request.
+    Raises Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its
+    answers are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
+    request.
     """
     try:
         requests = requests_of(message)
@@ -185,8 +180,8 @@ async def _results(items: deque[Item]) -> list[dict[str, Any]]:
             item.outcome = await item.submitted
         if isinstance(item.outcome, Unavailable):
             raise item.outcome
-        items.popleft()
         fields = await item.result()
+        items.popleft()
         assert fields is not None, "errors that end the call were raised"
         results.append(fields)
         if len(results) % ANSWERS_IN_A_ROW == 0:
@@ -225,10 +220,8 @@ class BatchStream:
         self._reading: asyncio.Task[None]
 
     async def answers(self) -> AsyncGenerator[Any, None]:
-        """Reads, decodes and answers until the caller has half-closed and has all answers.
-
-        Raises:
-            Failed: an error that concerns every request.
+        """Reads, decodes and answers until the caller has half-closed and has all answers. Raises Failed: an error that
+        concerns every request.
         """
         self._reading = reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._log.catalogue.closing.wait())
@@ -250,7 +243,10 @@ class BatchStream:
                     try:
                         if results := await self._next_results(items):
                             with self._writing(items):
-                                yield self._message(results)
+                                if self._has_lists:
+                                    yield messages.GenerateManyResponse(results=results)
+                                else:
+                                    yield messages.GenerateBatchResponse(**results[0])
                     finally:
                         self._free(items)
             if not reading.cancelled():
@@ -267,11 +263,6 @@ class BatchStream:
         if not task.cancelled():
             task.exception()  # else asyncio would log that of a stream whose client has gone
         self._changed.set()
-
-    def _message(self, results: list[dict[str, Any]]) -> messages.GenerateBatchResponse | messages.GenerateManyResponse:
-        if self._has_lists:
-            return messages.GenerateManyResponse(results=results)
-        return messages.GenerateBatchResponse(**results[0])
 
     async def _next_results(self, items: list[Item]) -> list[dict[str, Any]]:
         """Moves ended items to `items`, until a message is full; returns the fields of their results.

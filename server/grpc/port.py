@@ -34,9 +34,7 @@ MAX_REQUEST_BYTES = 256 * 1024
 ANSWER_SECONDS = 1.0
 """When the server ends: how long a call that has its outcome may take to write it, and a peer to hang up."""
 
-REBIND_SECONDS = 0.01
-"""Interval at which a port is tried until the former server has released it."""
-
+REBIND_SECONDS = 0.01  # Interval at which a port is tried until the former server has released it.
 OTHER_DESCRIPTORS = 512
 """Open files except gRPC's connections: HTTP connections and their handshakes, at most 320, workers, libraries."""
 
@@ -80,10 +78,8 @@ def grpc_server(
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
 ) -> grpc.aio.Server:
-    """Returns a server that does not listen yet.
-
-    Args:
-        connection_seconds: after this time, and the end of its calls, a connection is closed. If None, it never is.
+    """Returns a server that does not listen yet. `connection_seconds`: after this time, and the end of its calls, a
+    connection is closed. If None, it never is.
     """
     limits = (
         ("grpc.max_allowed_incoming_connections", max_connections),
@@ -102,10 +98,8 @@ def grpc_server(
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Binds a server's port, and returns its number; 0 takes a free one. Raises UserError: as `listeners`.
-
-    Args:
-        credentials: for TLS; if None, connections are not encrypted.
+    """Binds a server's port, and returns its number; 0 takes a free one. `credentials`: for TLS; if None, connections
+    are not encrypted. Raises UserError: as `listeners`.
     """
     # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
     # gRPC gets addresses, because it can't resolve all names that the system resolves, such as 127.1.
@@ -127,10 +121,8 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 def listeners(option: str, host: str, port: int) -> list[socket.socket]:
     """Listens on a port at each address of a host; 0 takes the same free port at all of them.
 
-    Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off.
-
-    Raises:
-        UserError: the port is in use, or the host is not this machine's.
+    Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off. Raises UserError:
+    the port is in use, or the host is not this machine's.
     """
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -200,7 +192,6 @@ class GrpcPort:
         self._former: dict[asyncio.Task[None], grpc.aio.Server] = {}
 
     async def start(self) -> None:
-        """Begins to accept calls."""
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:
@@ -209,9 +200,7 @@ class GrpcPort:
 
     async def close(self, answered: Callable[[float], Awaitable[None]]) -> None:
         """Ends a server that refuses new requests. Calls are answered; those that arrive last are UNAVAILABLE.
-
-        Args:
-            answered: waits until the calls that are under way have been answered, but no longer than some seconds.
+        `answered`: waits until the calls that are under way have been answered, but no longer than some seconds.
         """
         self._is_closing = True
         if self._replacing is not None:
@@ -227,7 +216,8 @@ class GrpcPort:
             return
         for other in asyncio.all_tasks():
             if _name_of(other) == "AioServer.shutdown":
-                other.add_done_callback(_look_at)  # otherwise asyncio would log the path
+                # Otherwise asyncio would log the path.
+                other.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._metrics.rejected.labels("", UnknownMethod.reason).inc()
         log.error("a call whose path is not UTF-8 has ended the gRPC server, which is replaced")
         self._replacing = asyncio.create_task(self._replace())
@@ -248,11 +238,6 @@ class GrpcPort:
 
 def _name_of(task: "asyncio.Task[Any]") -> str:
     return getattr(task.get_coro(), "__qualname__", "")
-
-
-def _look_at(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def _ended(server: grpc.aio.Server) -> None:
@@ -287,9 +272,7 @@ def authority(host: str, port: int) -> str:
 
 DESCRIPTORS = Path("/proc/self/fd")
 
-HEADROOM = 64
-"""Connections beyond the limit that gRPC accepts; they stay until the next look."""
-
+HEADROOM = 64  # Connections beyond the limit that gRPC accepts; they stay until the next look.
 LOOK_SECONDS = 0.25
 
 OPEN_STATES = frozenset({1, 4, 5})

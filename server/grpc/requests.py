@@ -38,12 +38,9 @@ Request = messages.GenerateRequest | messages.ScoreRequest
 ID_LIMIT: Final = f"at most {MAX_ID_CHARACTERS} characters, none of them control characters"
 
 REQUEST_BYTES: Final = 2048
-TOKEN_BYTES: Final = 96
-"""Memory for an id, a log-probability and a symbol, as Python objects."""
+TOKEN_BYTES: Final = 96  # Memory for an id, a log-probability and a symbol, as Python objects.
 WEIGHT_BYTES: Final = 4
-TRACE_OVERHEAD: Final = 8
-"""Memory for a trace, as Python objects, by its size as it is sent."""
-
+TRACE_OVERHEAD: Final = 8  # Memory for a trace, as Python objects, by its size as it is sent.
 LOOP_BYTES: Final = 2048
 """A larger request is read on a thread: tokenizing may hold the event loop for a millisecond, but not longer."""
 
@@ -57,9 +54,7 @@ MAX_OPTION_BYTES_KEPT: Final = 128
 WHOLE: Final = {FieldDescriptor.CPPTYPE_UINT32: 2**32 - 1, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1}
 """The types of whole numbers, and the largest number of each."""
 
-SHADOW_SECONDS: Final = 10.0
-"""The deadline of requests to a shadow."""
-
+SHADOW_SECONDS: Final = 10.0  # The deadline of requests to a shadow.
 T = TypeVar("T")
 AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
 
@@ -162,8 +157,7 @@ def joined_outcome(content: ReadRequest, outcomes: Sequence[asyncio.Future[Outco
 MAX_ANSWER_BYTES = 64 << 20
 """Memory for the answers of all bulk streams together. An answer takes some kilobytes, or megabytes with attention."""
 
-STALLED_SECONDS = 1.0
-"""A stream counts as stalled once an answer has waited this long for its client to read."""
+STALLED_SECONDS = 1.0  # A stream counts as stalled once an answer has waited this long for its client to read.
 
 
 class AnswerBudget:
@@ -179,11 +173,7 @@ class AnswerBudget:
     """
 
     def __init__(
-        self,
-        *,
-        unread_seconds: float,
-        max_bytes: int = MAX_ANSWER_BYTES,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, unread_seconds: float, max_bytes: int = MAX_ANSWER_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.max_bytes = max_bytes
         self.unread_seconds = unread_seconds
@@ -333,7 +323,7 @@ def _parsed(
     request: Request, read: ReadRequest | None, model: ServedModel, violations: Violations, *, by_default: bool = False
 ) -> ParsedRequest:
     if read is None:
-        raise InvalidArgument(*violations.found)
+        raise InvalidArgument(*violations)
     return ParsedRequest(request_id=request.request_id, model=model, content=read, by_default=by_default)
 
 
@@ -420,20 +410,13 @@ async def _compare(request: ParsedRequest, result: Result, shadow: ServedModel, 
     request.model.metrics.shadowed(compared)
 
 
-FINISH_REASONS = {
-    FinishReason.EOS: messages.FINISH_REASON_EOS,
-    FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
-}
-TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
-"""The names of the fields, which RequestStats has too."""
+FINISH_REASONS = {FinishReason.EOS: messages.FINISH_REASON_EOS, FinishReason.LENGTH: messages.FINISH_REASON_LENGTH}
+TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)  # The names of the fields, which RequestStats has too.
 timings_of = attrgetter(*TIMINGS)
 
 
-LOOP_CELLS = 20_000
-"""A larger answer is made on a thread: this many tokens and weights take a few milliseconds."""
-
-CANDIDATE_CELLS = 8
-"""Cost of a trace's candidate, in cells."""
+LOOP_CELLS = 20_000  # A larger answer is made on a thread: this many tokens and weights take a few milliseconds.
+CANDIDATE_CELLS = 8  # Cost of a trace's candidate, in cells.
 
 MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 3072, 160
 """Limits of a status's violations. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""

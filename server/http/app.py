@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -131,9 +131,7 @@ def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Sta
 MAX_CALLS: Final = 128
 """Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
 
-STREAM: Final = "stream"
-"""The query parameter that requests server-sent events."""
-
+STREAM: Final = "stream"  # The query parameter that requests server-sent events.
 CODES: Final = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
 """The codes of requests that Starlette refuses."""
 
@@ -247,7 +245,7 @@ def add_pages(app: Starlette, *, has_tokens: bool, has_inference: bool) -> None:
 
 
 async def _request(
-    route: ApiRoute, parameters: Iterable[str], request_class: type[Message], request: Request
+    route: ApiRoute, parameters: Sequence[str], request_class: type[Message], request: Request
 ) -> Body | Message:
     """Returns the request in a body, or in the parameters of path and query.
 
@@ -255,13 +253,18 @@ async def _request(
         InvalidArgument: the query has other parameters.
         HttpError, ClientDisconnect: as `read_body`.
     """
-    if unknown := request.query_params.keys() - set(parameters):
-        limit = f"some of {', '.join(parameters)}" if parameters else "empty"
-        raise InvalidArgument(Violation("query", shortened(", ".join(sorted(unknown))), limit, quoted=True))
+    check_query(request, parameters)
     if route.verb == "POST":
         return await read_body(request)
     fields = {name: request.query_params.get(name, "") for name in parameters}
     return request_class(**fields | request.path_params)
+
+
+def check_query(request: Request, parameters: Sequence[str] = ()) -> None:
+    """Raises InvalidArgument if the query of a request has others than these parameters."""
+    if unknown := request.query_params.keys() - set(parameters):
+        limit = f"some of {', '.join(parameters)}" if parameters else "empty"
+        raise InvalidArgument(Violation("query", shortened(", ".join(sorted(unknown))), limit, quoted=True))
 
 
 def refusal(scope: Scope, error: AttendantError, log: RequestLog, problem: Problem = problem_response) -> Response:

@@ -34,25 +34,18 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
-LOOP_ANSWER_BYTES: Final = 4096
-"""A larger answer becomes text on a thread."""
-
+LOOP_ANSWER_BYTES: Final = 4096  # A larger answer becomes text on a thread.
 TOO_LONG: Final = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also when it is expanded"
 GZIP: Final = "gzip"
-GZIP_WINDOW: Final = 31
-"""zlib's number for gzip's format with the largest window."""
+GZIP_WINDOW: Final = 31  # zlib's number for gzip's format with the largest window.
 CODINGS: Final = frozenset({"", "identity", GZIP})
 
-BODY: Final = "body"
-"""The field of violations by the whole body."""
+BODY: Final = "body"  # The field of violations by the whole body.
 TEXTS: Final = "texts"
 
 MAX_REASON_CHARACTERS: Final = 300
-MAX_FAULTS: Final = 64
-"""After this many faults the rest of a list is not read."""
-MAX_FLOAT: Final = 2.0**128
-"""The first number that single precision does not hold."""
-
+MAX_FAULTS: Final = 64  # After this many faults the rest of a list is not read.
+MAX_FLOAT: Final = 2.0**128  # The first number that single precision does not hold.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 WHOLE_NUMBER: Final = re.compile("-?[0-9]{1,20}")
 NUMBER: Final = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?|-?Infinity|NaN")
@@ -65,14 +58,10 @@ class HttpError(AttendantError):
     reason = "http"
 
     def __init__(self, http_status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message, without_quotes=HTTPStatus(http_status).phrase)
         self.http_status = http_status
         self.code = code
         self.headers = headers
-
-    @property
-    def without_quotes(self) -> str:
-        return HTTPStatus(self.http_status).phrase
 
 
 @dataclass(slots=True)

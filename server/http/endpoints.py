@@ -28,9 +28,7 @@ from attendant.server.http.bodies import JSON, NUMBER, Body, HttpError, written
 from attendant.server.http.port import PEER_CERTIFICATE
 
 TIMEOUT_HEADER: Final = "request-timeout"
-MAX_SECONDS: Final = 60.0
-"""Deadline of a call whose header names none, and the longest that a header may name."""
-
+MAX_SECONDS: Final = 60.0  # Deadline of a call whose header names none, and the longest that a header may name.
 MEDIA_TYPE: Final = "application/problem+json"
 EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS: Final = [
@@ -213,9 +211,7 @@ class StreamEndpoint(Endpoint):
 @asynccontextmanager
 async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
     """Cancels the block if the deadline passes, or if the client disconnects; then the code after the block goes on.
-
-    Raises:
-        Failed: the deadline has passed.
+    Raises Failed: the deadline has passed.
     """
     task = asyncio.current_task()
     assert task is not None, "a request is handled by a task"

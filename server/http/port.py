@@ -36,13 +36,9 @@ MAX_HEAD_BYTES = 16 * 1024
 REQUEST_SECONDS = 10.0
 """Limit of a handshake; of the time from there, or from the last answer, to the head of a request; and from there to
 the end of its body."""
-WRITE_SECONDS = 10.0
-"""Limit of an answer's wait for its reader, each time that the connection's buffers are full."""
-RETRY_SECONDS = 0.1
-"""Pause after a connection that could not be accepted, e.g. because too many files are open."""
-END_SECONDS = 1.0
-"""When the server ends, answers in progress may take this long to be written."""
-
+WRITE_SECONDS = 10.0  # Limit of an answer's wait for its reader, each time that the connection's buffers are full.
+RETRY_SECONDS = 0.1  # Pause after a connection that could not be accepted, e.g. because too many files are open.
+END_SECONDS = 1.0  # When the server ends, answers in progress may take this long to be written.
 ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 
 
@@ -177,10 +173,8 @@ def _bounded(state: ServerState) -> Iterator[BoundedConnection]:
 async def http_server(
     app: Any, host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
 ) -> AsyncIterator[int]:
-    """Serves the application until the end of the context; yields the bound port. Raises UserError: as `listeners`.
-
-    Args:
-        tls: returns the context of a new connection, or None if it is not encrypted.
+    """Serves the application until the end of the context; yields the bound port. `tls`: returns the context of a new
+    connection, or None if it is not encrypted. Raises UserError: as `listeners`.
     """
     # Errors of clients are not logged, those of the application are.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

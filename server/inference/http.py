@@ -22,7 +22,7 @@ from attendant.server.call import Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.requests import WRITERS, off_the_loop
 from attendant.server.http import bodies
-from attendant.server.http.app import ApiRoute, HttpApi
+from attendant.server.http.app import ApiRoute, HttpApi, check_query
 from attendant.server.http.endpoints import STATUSES, Endpoint, problem_headers
 from attendant.server.inference.service import pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire
@@ -34,8 +34,7 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 """The header with the length of a body's JSON, after which its tensors in bytes begin."""
 BYTES: Final = "application/octet-stream"
 
-MAX_ITEMS: Final = 16
-"""Limit of a request's inputs, and of its outputs: a model has fewer."""
+MAX_ITEMS: Final = 16  # Limit of a request's inputs, and of its outputs: a model has fewer.
 INT64: Final = range(-(2**63), 2**63)
 SCALARS: Final = "a string, a number, true or false"
 
@@ -86,7 +85,6 @@ class InferenceBody(bodies.Body):
 
 
 def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
-    """Adds the protocol's paths to the HTTP API."""
     for route in INFERENCE_ROUTES:
         rpc = rpcs[route.method]
         api.add(
@@ -103,8 +101,7 @@ async def read_request(route: ApiRoute, rpc: Rpc, request: Request) -> Message |
         InvalidArgument: the query is not empty, or the header of the JSON's length is not one.
         ClientDisconnect: starlette's.
     """
-    if unknown := sorted(request.query_params):
-        raise InvalidArgument(Violation("query", shortened(", ".join(unknown)), "empty", quoted=True))
+    check_query(request)
     if route.verb == "GET":
         return rpc.request_class(**request.path_params)
     # NVIDIA's client names no type. A browser may send that unasked too, but never without the header Origin.

@@ -40,8 +40,7 @@ from attendant_client.version import VERSION
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 POSITION: Final = re.compile("[0-9]{1,10}")
 MAX_POSITION: Final = requests.WHOLE[FieldDescriptor.CPPTYPE_UINT32]
-PROBES: Final = ("ServerLive", "ServerReady")
-"""Methods that need no token unless health checks need one."""
+PROBES: Final = ("ServerLive", "ServerReady")  # Methods that need no token unless health checks need one.
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
 PREFIX, MASKED, SAMPLING, TRACE = "target_prefix", "masked_source_positions", "sampling", "trace"
@@ -206,8 +205,8 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
     violations, common = Violations(), messages.GenerateRequest(request_id=request.id)
     texts, names = read_texts(request, violations), read_outputs(request, violations)
     set_options(common, request.parameters, violations)
-    if violations.found:
-        raise InvalidArgument(*violations.found)
+    if violations:
+        raise InvalidArgument(*violations)
     common.output.attention = "attention" in names
     common.output.token_log_probs = "token_log_probs" in names
     common.output.trace = (common.output.trace or TRACED_CANDIDATES) if TRACE in names else 0
@@ -279,13 +278,10 @@ def _fits(field: Any, value: Any) -> bool:
     return type(value) in kinds.get(field.cpp_type, (int, float))
 
 
-MAX_DIMENSIONS: Final = 8
-"""Limit of an input's shape. The product of more sizes may have any number of digits."""
-
+MAX_DIMENSIONS: Final = 8  # Limit of an input's shape. The product of more sizes may have any number of digits.
 LENGTH: Final = struct.Struct("<I")
 
-PIECE: Final = 16_384
-"""Limit of the numbers that are copied into a message before other threads may run."""
+PIECE: Final = 16_384  # Limit of the numbers that are copied into a message before other threads may run.
 
 Answer = Mapping[str, Any]
 """The fields of one text's hypotheses, its source tokens, its warnings, and its trace as JSON."""
@@ -386,7 +382,6 @@ def unpack(raw: bytes) -> list[bytes] | None:
 
 
 def read_outputs(request: wire.ModelInferRequest, violations: Violations) -> list[str]:
-    """Returns the names of the requested outputs."""
     names = [output.name for output in request.outputs[: len(OUTPUTS) + 1]]
     violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):

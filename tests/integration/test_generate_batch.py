@@ -440,6 +440,24 @@ async def test_a_list_is_admitted_as_a_whole_or_not_at_all() -> None:
         assert ended(server, "RESOURCE_EXHAUSTED") == 20
 
 
+async def test_a_list_whose_caller_goes_while_an_answer_is_written_ends_all_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writing = asyncio.Event()
+
+    async def written(num_cells: int, make: Any) -> Any:
+        writing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(lists, "written", written)
+    async with served(fake_stepper()) as server:
+        call = server.stub.GenerateMany(Many(requests=numbered(2)))
+        await writing.wait()
+        call.cancel()
+        await eventually(lambda: ended(server, "CANCELLED") == 2)
+        assert server.model.leases.num_held == 0, "else a version that is replaced never ends"
+
+
 async def test_answers_that_could_take_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attendant.server.grpc.requests.MAX_ANSWER_BYTES", 1 << 20)
     async with served(fake_stepper()) as server:

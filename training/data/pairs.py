@@ -67,13 +67,11 @@ def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: lis
     """Yields the pairs of a file, unchanged; bad rows are added to `problems`.
 
     The suffix decides the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; all others are TSV.
+    Raises UserError: the file can't be read, or lacks a column; the first row looks like a header.
 
     Args:
         columns: the two names of a header row, the keys of JSONL, or numbers from 1. If None, there are two columns.
         notes: lines about changes to the file's content are added to this list.
-
-    Raises:
-        UserError: the file can't be read, or lacks a column; the first row looks like a header.
     """
     suffix = format_of(path)
     if suffix in JSON_SUFFIXES:
@@ -125,10 +123,11 @@ def _refuse_header(path: Path, cells: Sequence[str], places: Sequence[int]) -> N
     names = [cell.strip().strip('"') for cell in cells]
     chosen = [names[place] for place in places if place < len(names)]
     if len(chosen) == 2 and all(name.casefold() in COLUMN_NAMES for name in chosen) and len(set(names)) == len(names):
+        others = f", or to two others of {', '.join(map(repr, names[:20]))}" if len(names) > 2 else ""
         raise UserError(
             f"{path}:1: {' and '.join(map(repr, chosen))} look like the names of columns: set data.columns = "
-            f"{json.dumps(chosen, ensure_ascii=False)} (in an option: '{path.name}[{','.join(chosen)}]'); if they are"
-            " a pair, move it away from the first line"
+            f"{json.dumps(chosen, ensure_ascii=False)}{others} (in an option: '{path.name}[{','.join(chosen)}]'); if "
+            "they are a pair, move it away from the first line"
         )
 
 
@@ -220,10 +219,8 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
 
 
 def _text_of(record: Any, name: str) -> str:
-    """Returns the text of a key, or of keys of nested objects: "translation.en"; null is an empty text.
-
-    Raises:
-        ValueError: there is no such key, or its value is not a text.
+    """Returns the text of a key, or of keys of nested objects: "translation.en"; null is an empty text. Raises
+    ValueError: there is no such key, or its value is not a text.
     """
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
@@ -325,13 +322,11 @@ def is_in_memory(data: object) -> TypeGuard[InMemoryPairs]:
 
 
 def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
-    """Returns pairs that were given as (source, target) each, without the white space around the texts.
+    """Returns pairs that were given as (source, target) each, without the white space around the texts. Raises
+    UserError: an item is no pair of texts, or a text can't be written as UTF-8.
 
     Args:
         name: name of the data in errors, where places count from 0, as in Python.
-
-    Raises:
-        UserError: an item is no pair of texts, or a text can't be written as UTF-8.
     """
     pairs = []
     if not isinstance(data, Iterable):

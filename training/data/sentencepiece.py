@@ -33,9 +33,7 @@ from tokenizers.pre_tokenizers import Split
 from attendant.runtime.bundle.tokenizer import BYTE_TOKENS, WHITE_SPACE, replace_any
 from attendant.runtime.errors import UserError
 
-SPACE: Final = "▁"
-"""The symbol for a space (U+2581)."""
-
+SPACE: Final = "▁"  # The symbol for a space (U+2581).
 SEPARATOR: Final = "\x01"
 MARKS: Final = r"(?<=[\s\S])(?=[\p{M}\n\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{1f3fb}-\x{1f3ff}\x{e0020}-\x{e007f}])"
 """The place before a character that belongs to the one before it."""
@@ -93,12 +91,10 @@ def model_class() -> type[Message]:
 
 def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dict[str, str]]:
     """Returns a model as a tokenizer of the library, whose ids are the model's, and the names of its special symbols.
+    Raises UserError: it is no SentencePiece model, or has a part that the library can't express.
 
     Args:
         name: name of the file, for errors.
-
-    Raises:
-        UserError: it is no SentencePiece model, or has a part that the library can't express.
     """
     model: Any = model_class()()
     try:

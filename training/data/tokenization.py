@@ -55,12 +55,9 @@ NormalizationName = Literal[
 # JavaScript has all elements of these expressions too, for bundles in browsers. Bounded runs keep their time linear in
 # the length of the text. Invisible characters are removed first, so that this one can mark the end of a quotation.
 END: Final = "\x01"
-MAX_TRIMMED: Final = 100
-"""Characters of a text between the marks that enclose it."""
-MAX_QUOTED: Final = 40
-"""Characters of a word between two apostrophes."""
-MAX_BRACKETED: Final = 20
-"""Letters of a part of a word in brackets."""
+MAX_TRIMMED: Final = 100  # Characters of a text between the marks that enclose it.
+MAX_QUOTED: Final = 40  # Characters of a word between two apostrophes.
+MAX_BRACKETED: Final = 20  # Letters of a part of a word in brackets.
 
 
 def _trim_punctuation() -> list[Normalizer]:
@@ -122,8 +119,7 @@ def _without_punctuation() -> list[Normalizer]:
     ]
 
 
-MAX_CAPITALS: Final = 6
-"""Capitals that are spelled within a word."""
+MAX_CAPITALS: Final = 6  # Capitals that are spelled within a word.
 
 
 def _spelled_capitals() -> list[Normalizer]:
@@ -318,15 +314,12 @@ class TargetConfig(TokenizerConfig):
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only.
+    """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError:
+    the texts leave no symbol, vocabulary_size has no room for a few characters, or SentencePiece is missing.
 
     Args:
         config: configuration of a tokenizer that is trained, not of a file.
         texts: bpe and unigram read them twice: first the characters are counted.
-
-    Raises:
-        UserError: the texts leave no symbol, vocabulary_size has no room for a few characters, or SentencePiece is
-            missing.
     """
     steps = normalization_steps(
         config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer in SUBWORDS
@@ -484,13 +477,11 @@ def _learn_pieces(
 def _frequent_characters(
     library: LibraryTokenizer, texts: Iterable[str], config: TokenizerConfig, size: int
 ) -> list[str]:
-    """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary.
+    """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary. Raises
+    UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
 
     Args:
         size: size of the vocabulary, the special symbols, bytes and WORD_START included.
-
-    Raises:
-        UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
     """
     counts: Counter[str] = Counter()
     normalizer = library.normalizer

@@ -321,15 +321,13 @@ def measure_confidence(
     num_resamples: int = DEFAULT_RESAMPLES,
     progress: Callable[[int], None] | None = None,
 ) -> Reliability:
-    """Answers examples and inputs of other domains by the bundle's defaults, and measures the confidences.
+    """Answers examples and inputs of other domains by the bundle's defaults, and measures the confidences. Raises
+    UserError: the bundle has no calibration; no source is within its limits; the metric needs a library that is not
+    installed.
 
     Args:
         foreign: name and texts of inputs of other domains.
         progress: called with the number of inputs that have just been answered.
-
-    Raises:
-        UserError: the bundle has no calibration; no source is within its limits; the metric needs a library that is not
-            installed.
     """
     calibration = bundle.manifest.confidence
     if calibration is None:

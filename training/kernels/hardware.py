@@ -40,14 +40,12 @@ NEVER: Final = 2**31 - 1
 
 
 def choose_device(wanted: WantedDevice, local_rank: int | None = None) -> torch.device:
-    """Returns the device for a recipe's choice.
+    """Returns the device for a recipe's choice. Raises UserError: CUDA is wanted and absent, or has fewer devices than
+    there are processes.
 
     Args:
         wanted: "auto" is CUDA if there is a device, else the CPU.
         local_rank: the number of this process on this machine, if several processes have a GPU each.
-
-    Raises:
-        UserError: CUDA is wanted and absent, or has fewer devices than there are processes.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError('training.device = "cuda", and torch finds no CUDA device here: set it to "cpu" or "auto"')
@@ -124,10 +122,8 @@ def keep_freed_memory() -> bool:
 
 
 def choose_precision(wanted: WantedPrecision, device: torch.device) -> PrecisionName:
-    """Returns the precision to train in; "auto" is decided by the hardware.
-
-    Raises:
-        UserError: the device can't compute in the wanted precision, or only slower than in float32.
+    """Returns the precision to train in; "auto" is decided by the hardware. Raises UserError: the device can't compute
+    in the wanted precision, or only slower than in float32.
     """
     if wanted == "auto":
         if computes_bfloat16(device):

@@ -109,7 +109,7 @@ def train(
         KeyboardInterrupt: Ctrl-C; `resume=True` continues.
         Exception: an exception of a callback; `resume=True` continues.
     """
-    run = Run(_run_path(recipe, output))
+    run = Run(_run_path(recipe, output, resume=resume))
     processes = Processes()
     if run.path.is_file():
         raise UserError(f"{run.path} is a file: name a folder for the run by --output, e.g. runs/NAME")
@@ -158,8 +158,11 @@ def train(
         return replace(trained, results=evaluate(run.path, progress=progress))
 
 
-def _run_path(recipe: Inputs, output: PathName | None) -> Path:
-    """Returns the run directory; without `output`, runs/ and the name of the recipe or of the first file of pairs."""
+def _run_path(recipe: Inputs, output: PathName | None, *, resume: bool) -> Path:
+    """Returns the run directory; without `output`, runs/ and the name of the recipe or of the first file of pairs.
+
+    A run that is the recipe of a training to resume is continued where it is.
+    """
     if output is not None:
         return path_of("output", output)
     names = named_inputs(recipe)
@@ -168,7 +171,9 @@ def _run_path(recipe: Inputs, output: PathName | None) -> Path:
     name = names[0]
     path = Path(name if Path(name).exists() else name.partition("[")[0].partition(",")[0])
     if path.is_dir() or path.name == RECIPE_NAME:
-        return Path("runs") / (path.resolve() if path.is_dir() else path.resolve().parent).name
+        folder = path if path.is_dir() else path.parent
+        is_resumed = resume and checkpoint_path(Run(folder), LAST) is not None
+        return folder if is_resumed else Path("runs") / folder.resolve().name
     return Path("runs") / (path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name)
 
 

@@ -48,10 +48,8 @@ class Trainer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint if there is one. The first process writes the run's journal.
-
-        Raises:
-            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
+        """Resumes from the run's last checkpoint if there is one. The first process writes the run's journal. Raises
+        UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
         """
         self._run = experiment.run
         self._recipe = recipe = experiment.recipe
@@ -298,13 +296,11 @@ class Guard:
         self._state = state
 
     def check(self, gradient: Gradient, learning_rate: float, place: str) -> None:
-        """Checks an update before the weights move.
+        """Checks an update before the weights move. Raises UserError: the loss or the gradient is not finite, or the
+        loss has been far above its lowest for long.
 
         Args:
             place: step, epoch and batch, in words.
-
-        Raises:
-            UserError: the loss or the gradient is not finite, or the loss has been far above its lowest for long.
         """
         if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
             raise UserError(

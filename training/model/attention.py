@@ -269,11 +269,8 @@ class AttentionLoop:
 
 
 SYMBOLS = "source_symbols"  # The source tensor [B, S] int64 of the symbols that can be copied.
-NOTHING = 2 * IMPOSSIBLE
-"""Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit."""
-
-LEAST_SHARE = 1e-30
-"""Smaller shares of the attention are raised to this, so that their logarithm is finite."""
+NOTHING = 2 * IMPOSSIBLE  # Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit.
+LEAST_SHARE = 1e-30  # Smaller shares of the attention are raised to this, so that their logarithm is finite.
 
 
 class Copying(nn.Module):

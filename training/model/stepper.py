@@ -88,10 +88,8 @@ class Ensemble(nn.Module):
     """
 
     def __init__(self, members: Sequence[Seq2Seq]) -> None:
-        """Takes the models as they are.
-
-        Raises:
-            ValueError: no members, or members of several vocabularies or start symbols.
+        """Takes the models as they are. Raises ValueError: no members, or members of several vocabularies or start
+        symbols.
         """
         super().__init__()
         kinds = {(model.source_vocabulary_size, model.target_vocabulary_size, model.start_id) for model in members}

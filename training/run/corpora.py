@@ -115,15 +115,12 @@ def prepare_corpora(
     tokenizers: Tokenizers | None,
     begun: Run | None = None,
 ) -> Corpora:
-    """Reads all splits.
+    """Reads all splits. Raises UserError: bad or no data; other data than `begun` has.
 
     Args:
         folder: has a directory for each tokenized training split, named by its key.
         tokenizers: those of a run that is resumed, or whose weights are taken. If None, they are trained.
         begun: the run that is resumed, if one is.
-
-    Raises:
-        UserError: bad or no data; other data than `begun` has.
     """
     files = {split: named for split in SPLITS if (named := recipe.data.files(split)) is not None}
     digests, digest = digests_of(files)
@@ -177,15 +174,13 @@ def prepare_training_split(
     folder: Path,
     tokenizers: Tokenizers | None,
 ) -> TrainingSplit:
-    """Reads the training split, a pair at a time; the files are read as often as needed.
+    """Reads the training split, a pair at a time; the files are read as often as needed. Raises UserError: bad rows; no
+    pair is left.
 
     Args:
         digest: digest of the files of all splits.
         held_out: split -> its sources.
         folder, tokenizers: see `prepare_corpora`.
-
-    Raises:
-        UserError: bad rows; no pair is left.
     """
     config = recipe.data
     surveyed = None
@@ -317,10 +312,8 @@ def _key(recipe: Recipe, digest: str, tokenizers: Tokenizers) -> str:
 
 
 def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
-    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading.
-
-    Raises:
-        UserError: a file can't be read, or is a pipe.
+    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading. Raises
+    UserError: a file can't be read, or is a pipe.
     """
     paths = dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
     for path in paths:
@@ -354,10 +347,8 @@ class _HeldOut:
 
 
 def _read_held_out(files: Mapping[Split, SplitFiles]) -> _HeldOut:
-    """Reads the held-out splits.
-
-    Raises:
-        UserError: no pairs; bad rows of all splits together, of the training split too.
+    """Reads the held-out splits. Raises UserError: no pairs; bad rows of all splits together, of the training split
+    too.
     """
     held_out, refusals = _HeldOut(), []
     for split in HELD_OUT:

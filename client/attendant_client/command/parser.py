@@ -111,7 +111,6 @@ def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.Argum
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Returns the parsers of the subcommands, by name."""
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return commands.choices
 
@@ -132,8 +131,7 @@ exit status:
 TRACED_CANDIDATES: Final = 3
 MAX_TRACED_CANDIDATES: Final = 32
 
-PRECISIONS: Final = ("fp32", "int8")
-"""The precisions that a CPU computes."""
+PRECISIONS: Final = ("fp32", "int8")  # The precisions that a CPU computes.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -268,9 +266,7 @@ def _common() -> _Parser:
         help="seconds for each request, retries included (default: %(default)g)",
     )
     connection.add_argument(
-        "--tls",
-        action="store_true",
-        help="encrypt, and verify the server (default: unless it is on this machine)",
+        "--tls", action="store_true", help="encrypt, and verify the server (default: unless it is on this machine)"
     )
     connection.add_argument(
         "--insecure", action="store_true", help="do not encrypt: anyone on the network path can read texts and token"

@@ -15,16 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from attendant_client import errors
 from attendant_client.alignment import as_text, links
 from attendant_client.attention_map import UNICODE_SHADES, cut, draw
-from attendant_client.trace import (
-    Fate,
-    FinishReason,
-    Place,
-    SearchEnd,
-    Trace,
-    TracedSearch,
-    percent,
-    score_and_rank,
-)
+from attendant_client.trace import Fate, FinishReason, Place, SearchEnd, Trace, TracedSearch, percent, score_and_rank
 from attendant_client.types import EOS, Generation, ModelInfo, Score
 
 MAX_TOKEN = 24

@@ -20,10 +20,10 @@ const TWO = ".2";
 // {text, panels: [{model, version, prefix, masked, kept, open, options}]}: options are settings by name; `kept` is the
 // text of an answer that does not follow `text`.
 export function readAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
+  const parameters = new URLSearchParams(location.hash.slice(1));
   const panel = (suffix) => {
-    const names = [...given.keys()].filter((name) => name.endsWith(TWO) === Boolean(suffix));
-    const plain = Object.fromEntries(names.map((name) => [name.slice(0, name.length - suffix.length), given.get(name)]));
+    const names = [...parameters.keys()].filter((name) => name.endsWith(TWO) === Boolean(suffix));
+    const plain = Object.fromEntries(names.map((name) => [name.slice(0, name.length - suffix.length), parameters.get(name)]));
     return {
       model: plain.model,
       version: plain.version,
@@ -37,7 +37,7 @@ export function readAddress() {
       isNamed: names.length > 0,
     };
   };
-  return { text: given.get("text") ?? "", panels: [panel(""), panel(TWO)].filter((each, place) => !place || each.isNamed) };
+  return { text: parameters.get("text") ?? "", panels: [panel(""), panel(TWO)].filter((each, place) => !place || each.isNamed) };
 }
 
 export function writeAddress({ text, panels }) {

@@ -24,23 +24,23 @@ export class Alternatives {
     this.close(false);
     const { signal } = (this.exploring = new AbortController());
     this.pressed = button;
-    let found;
+    let response;
     try {
-      found = await generate(panel.request({ decoding, prefix, output: { tokenLogProbs: true } }), signal);
+      response = await generate(panel.request({ decoding, prefix, output: { tokenLogProbs: true } }), signal);
     } catch (error) {
       if (!signal.aborted) panel.recover(error, signal);
       return;
     }
     if (signal.aborted) return;
     const logProb = ({ tokenLogProbs }) => tokenLogProbs[prefix.length];
-    const choices = found.hypotheses.sort((a, b) => logProb(b) - logProb(a)).map((one) => {
-      const token = one.tokens[prefix.length];
+    const choices = response.hypotheses.sort((a, b) => logProb(b) - logProb(a)).map((hypothesis) => {
+      const token = hypothesis.tokens[prefix.length];
       return html("button", {
         type: "button", "aria-current": token === instead, disabled: token === undefined,
         onclick: () => { panel.prefix = [...prefix, token]; panel.answer({ refocus: true }); },
       }, html("b", { dir: "auto" }, token === undefined ? "end here" : shown(token)),
-      html("span", { class: "score" }, probability(logProb(one))),
-      html("span", { class: "words", dir: "auto" }, one.text));
+      html("span", { class: "score" }, probability(logProb(hypothesis))),
+      html("span", { class: "words", dir: "auto" }, hypothesis.text));
     });
     place.setAttribute("aria-label", `Instead of ${shown(instead)}`);
     place.replaceChildren(

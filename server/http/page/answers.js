@@ -6,13 +6,13 @@ import { fixed, probability } from "./numbers.js";
 // Draws a button for each answer; `onlook` is called with the number of one that is pressed.
 export function drawAnswers(place, ranking, response, request, onlook) {
   const best = response.hypotheses;
-  const largest = Math.max(...best.map((one) => one.logProb));
-  const buttons = best.map((one, index) => {
+  const largest = Math.max(...best.map((hypothesis) => hypothesis.logProb));
+  const buttons = best.map((hypothesis, index) => {
     const bar = svg("svg", { class: "bar", viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" },
-      svg("rect", { width: 100 * Math.exp(one.logProb - largest), height: 4 }));
+      svg("rect", { width: 100 * Math.exp(hypothesis.logProb - largest), height: 4 }));
     return html("button", { type: "button", "aria-pressed": index === 0, onclick: () => press(index) },
-      html("span", { class: "words", dir: "auto" }, one.text || "(empty)"),
-      html("span", { class: "score" }, `${probability(one.logProb)} · score ${fixed(one.score)}`),
+      html("span", { class: "words", dir: "auto" }, hypothesis.text || "(empty)"),
+      html("span", { class: "score" }, `${probability(hypothesis.logProb)} · score ${fixed(hypothesis.score)}`),
       bar);
   });
   const press = (index) => {

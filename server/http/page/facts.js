@@ -23,32 +23,32 @@ const list = (pairs) => html("dl", {}, ...terms(pairs.filter(([, value]) => valu
 function quality(evaluation) {
   const metrics = [...new Set(evaluation.map(({ metric }) => metric))];
   return metrics.flatMap((metric) => {
-    const values = evaluation.filter((one) => one.metric === metric);
+    const values = evaluation.filter((each) => each.metric === metric);
     const parts = ({ numExamples, protocol }) => [counted(Number(numExamples), "example"), ...protocol.split("; ")];
     const first = parts(values[0]);
     return [
       html("dt", {}, metric.toUpperCase().replaceAll("_", " ")),
-      ...values.map((one, place) => html("dd", {},
-        html("b", {}, number(one.value)), " ",
-        html("span", { class: "note" }, parts(one).filter((part) => !place || !first.includes(part)).join("; ")))),
+      ...values.map((each, place) => html("dd", {},
+        html("b", {}, number(each.value)), " ",
+        html("span", { class: "note" }, parts(each).filter((part) => !place || !first.includes(part)).join("; ")))),
     ];
   });
 }
 
 function certificate(model) {
   const manifest = JSON.parse(model.manifestJson);
-  const found = manifest.certificates.find((one) => one.precision === model.precision && one.provider === model.provider);
-  if (!found) return null;
-  const { tokens, grid } = found;
+  const issued = manifest.certificates.find(({ precision, provider }) => precision === model.precision && provider === model.provider);
+  if (!issued) return null;
+  const { tokens, grid } = issued;
   const range = (values) => `${Math.min(...values)} to ${Math.max(...values)}`;
   return list([
-    ["Compared with", found.reference === "pytorch" ? "the PyTorch model" : found.reference],
+    ["Compared with", issued.reference === "pytorch" ? "the PyTorch model" : issued.reference],
     ["Decodings identical", `${number(tokens.num_identical)} of ${number(tokens.num_compared)}`],
-    ["Same answer in any batch", found.batch_invariant ? "yes, bit for bit" : "no"],
+    ["Same answer in any batch", issued.batch_invariant ? "yes, bit for bit" : "no"],
     ["Batches", range(grid.batch_sizes)],
     ["Source lengths", range(grid.source_lengths)],
     ["Beams", range(grid.beam_sizes)],
-    ["Checked on", found.host],
+    ["Checked on", issued.host],
   ]);
 }
 

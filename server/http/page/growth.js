@@ -1,4 +1,4 @@
-// How sure the model stays as its text grows: the text's beginnings, each answered for itself. A vector of fixed size has
+// The confidence of the model as its text grows: the text's beginnings, each answered separately. A vector of fixed size has
 // to hold ever more; attention looks at the symbols themselves.
 
 import { generateMany } from "./api.js";
@@ -10,8 +10,8 @@ const NUM_LENGTHS = 12;
 const FEW_WORDS = 4; // a text of fewer grows by characters
 
 // The beginnings of a text, at even distances, and the whole text.
-function beginnings(given) {
-  const text = given.trim();
+function beginnings(whole) {
+  const text = whole.trim();
   const words = [...text.matchAll(/\S+/g)].map(({ index, 0: word }) => index + word.length);
   const [ends, name] = words.length < FEW_WORDS ? [[...endsOfCharacters(text)], "character"] : [words, "word"];
   const count = Math.min(NUM_LENGTHS, ends.length);

@@ -164,13 +164,13 @@ export class Panel {
   request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix, masked = this.masked } = {}) {
     const { name, version } = this.model;
     const { decoding, output: set } = this.settings.request();
-    const asked = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
-    if (!this.isOnlyVersion(name)) asked.version = version;
-    if (masked.length) asked.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
-    if (prefix.length) Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
+    const request = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
+    if (!this.isOnlyVersion(name)) request.version = version;
+    if (masked.length) request.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
+    if (prefix.length) Object.assign(request.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
     // A prefix and alternatives belong to a text as a whole.
-    if (prefix.length || more.alternatives) asked.decoding.splitSentences = undefined;
-    return asked;
+    if (prefix.length || more.alternatives) request.decoding.splitSentences = undefined;
+    return request;
   }
 
   // Answers the text, without these outputs. With refocus, the focus goes to the answer's text, and to its last chosen
@@ -244,7 +244,7 @@ export class Panel {
     else this.fail(error);
   }
 
-  // Whether texts are answered sentence by sentence, if no other option prevents it.
+  // True if texts are answered sentence by sentence, unless another option prevents it.
   get splits() {
     return this.settings.values.split_sentences ?? this.model.defaults.splitSentences;
   }

@@ -65,9 +65,9 @@ export class Settings {
   field(name, schema, kind, key) {
     const id = `${this.place.id}-${key}`;
     const value = this.values[key];
-    const set = (given) => {
-      if (given === "") delete this.values[key];
-      else this.values[key] = given;
+    const set = (chosen) => {
+      if (chosen === "") delete this.values[key];
+      else this.values[key] = chosen;
       this.changed();
     };
     const common = { id, "aria-describedby": `${id}-about` };

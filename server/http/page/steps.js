@@ -11,7 +11,7 @@ const LEAST_SUMMAND = 0.005;
 const BAR_HEIGHT = 5.5; // of a weight of 1, in rem
 const LEAST_SHOWN = 0.0005;
 
-// How well the state s (the query) matches the encoder's state h at position j (training/model/attention.py).
+// The match of the state s (the query) with the encoder's state h at position j (training/model/attention.py).
 const SCORES = {
   dot: "e_{tj} = s_{t} · h_{j}",
   scaled_dot: "e_{tj} = s_{t} · h_{j} / √A",
@@ -112,10 +112,10 @@ export class Steps {
   weights() {
     const row = this.row();
     const largest = Math.max(...row);
-    const asked = this.model.architecture["attention.query"] === "previous" ? "_{t−1}" : "_{t}";
+    const step = this.model.architecture["attention.query"] === "previous" ? "_{t−1}" : "_{t}";
     const kind = SCORES[this.model.architecture["attention.score"]] ?? "e_{tj} = score(s_{t}, h_{j})";
     return this.stage("1. Where to look: scores and weights",
-      [kind.replaceAll("s_{t}", `s${asked}`), "α_{tj} = exp e_{tj} / Σ_{k} exp e_{tk}",
+      [kind.replaceAll("s_{t}", `s${step}`), "α_{tj} = exp e_{tj} / Σ_{k} exp e_{tk}",
         `Σ_{k} exp e_{tk} = ${number(1 / largest)}`,
         `α_{t}(${this.sources[row.indexOf(largest)]}) = exp 0 / ${number(1 / largest)} = ${fixed(largest)}`],
       this.bars(row, largest),
@@ -167,9 +167,9 @@ export class Steps {
     const chosen = tokens[this.at] ?? "</s>";
     const logProb = tokenLogProbs[this.at];
     const traced = this.search?.steps[this.at]?.live[this.way[this.at]]?.candidates;
-    const candidates = (traced ?? []).map((one) => ({ ...one, isChosen: one.token === chosen }));
+    const candidates = (traced ?? []).map((candidate) => ({ ...candidate, isChosen: candidate.token === chosen }));
     if (!candidates.some(({ isChosen }) => isChosen)) candidates.push({ token: chosen, logProb, isChosen: true });
-    const others = 1 - candidates.reduce((sum, one) => sum + Math.exp(one.logProb), 0);
+    const others = 1 - candidates.reduce((sum, candidate) => sum + Math.exp(candidate.logProb), 0);
     const line = (name, value, about, isChosen) => html("li", { class: isChosen ? "chosen" : "" },
       html("b", { dir: "auto" }, name), html("meter", { min: 0, max: 1, value, "aria-label": `probability of ${name}` }),
       html("span", {}, share(value)), html("span", { class: "note" }, about));
@@ -178,7 +178,8 @@ export class Steps {
     return this.stage(`${this.attends ? 3 : 2}. What comes next: the distribution`,
       [`p(y_{t}) = softmax(W r(${inputs}))`, "log P = Σ_{i ≤ t} log p(y_{i})"],
       html("ol", { class: "distribution" },
-        ...candidates.map((one) => line(shown(one.token), Math.exp(one.logProb), one.isChosen ? "taken" : FATES[one.fate] ?? "", one.isChosen)),
+        ...candidates.map(({ token, logProb: own, fate, isChosen }) =>
+          line(shown(token), Math.exp(own), isChosen ? "taken" : FATES[fate] ?? "", isChosen)),
         others > 0.00005 ? line("others", others, "", false) : null),
       html("p", { class: "note" }, `log P so far: ${this.at ? `${fixed(sum - logProb)} + (${fixed(logProb)}) = ` : ""}${fixed(sum)}`));
   }

@@ -18,7 +18,7 @@ function nodesOf(search) {
   search.steps.forEach((step, at) => {
     const parents = columns[at].filter(({ fate }) => fate === "FATE_LIVES");
     const made = step.live.flatMap(({ candidates }, live) =>
-      candidates.map((one) => ({ ...one, column: at + 1, parent: parents[live] })));
+      candidates.map((candidate) => ({ ...candidate, column: at + 1, parent: parents[live] })));
     const lives = (search.steps[at + 1]?.live ?? []).map(({ parent, token }) =>
       made.find((node) => node.parent === parents[parent] && node.token === token && node.fate === "FATE_LIVES"));
     const ended = made.filter(({ fate }) => fate === "FATE_ENDED");

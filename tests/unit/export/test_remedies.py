@@ -234,10 +234,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             KeepsState,
             r"KeepsState keeps self\.last, set at \S*test_remedies\.py:{line}, for another call: .* return it",
         ),
-        (
-            Counts,
-            r"Counts keeps self\.num_steps, set at \S*test_remedies\.py:{line}, for another call: .* return it",
-        ),
+        (Counts, r"Counts keeps self\.num_steps, set at \S*test_remedies\.py:{line}, for another call: .* return it"),
         (
             DependsOnValues,
             r"DependsOnValues can't be traced at \S*test_remedies\.py:{line}: if .*: Python's control flow",

@@ -96,7 +96,7 @@ def test_a_step_without_attention_is_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exported", ["before", pytest.param("now", marks=pytest.mark.slow)])
 def test_graphs_of_torchs_exporter_are_imported(exported: str, tmp_path: Path) -> None:
-    module = random_model("tutorial").module
+    module = random_model(TutorialTranslator).module
     assert isinstance(module, TutorialTranslator)
     paths = export_with_torch(module, tmp_path) if exported == "now" else TORCH_PATHS
     model = import_graphs(*paths, read_spec(write_spec(tmp_path)))
@@ -157,7 +157,7 @@ def test_a_draft_describes_the_graphs(
     import_graphs(encoder, step, read_spec(written))
 
 
-MEMORY = '[[state]]\ninput = "memory"\nencoder = "memory"\n'
+MEMORY, HIDDEN = (f'[[state]]\ninput = "{name}"\nencoder = "{name}"\n' for name in ("memory", "hidden"))
 
 
 def changed(path: Path, change: object) -> Path:
@@ -193,11 +193,7 @@ def of_half_precision(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("which", "change", "message"),
     [
-        (
-            1,
-            without_softmax,
-            r"step.onnx: reads 'memory' \[row, position, 16\] of the source, and has neither .* Softmax",
-        ),
+        (1, without_softmax, r"step.onnx: reads 'memory' \[row, position, 16\] of the source, and has neither"),
         (1, with_microsofts_operator, "step.onnx: contains FusedMatMul of com.microsoft"),
         (0, of_half_precision, "encoder.onnx: 'memory' has the type float16: export the graph with inputs"),
     ],
@@ -215,23 +211,15 @@ def test_a_graph_that_cannot_be_imported_is_refused(which: int, change: object, 
     [
         (Form(), '[encoder]\nsource_ids = "x"', "encoder: .*/encoder.onnx has no input 'x', only 'tokens'"),
         (Form(), '[step]\nscores = "x"', "step.onnx has no output 'x', only 'predictions', 'new_hidden', 'weights'"),
-        (
-            Form(),
-            '[step]\nscores_are = "probabilities"',
-            "step.scores_are is 'probabilities', and .*/step.onnx gives logits",
-        ),
+        (Form(), '[step]\nscores_are = "probabilities"', "is 'probabilities', and .*/step.onnx gives logits"),
         (Form(), '[step]\nattention = "predictions"', "has no weights of the source's positions"),
         (
             Form(),
             f'{MEMORY}[[state]]\ninput = "hidden"\nencoder = "memory"',
-            "is no first value of the step's 'hidden' float32",
+            "is no first value of the step's 'hidden'",
         ),
-        (
-            Form(),
-            '[[state]]\ninput = "hidden"\nencoder = "hidden"\noutput = "new_hidden"',
-            r"step.onnx: the input 'memory' float32\[R, S, 16\] has no part: describe it by a \[\[state\]\]",
-        ),
-        (Form(), f'{MEMORY}[[state]]\ninput = "hidden"\nencoder = "hidden"', r"no \[\[state\]\] has an output"),
+        (Form(), f'{HIDDEN}output = "new_hidden"', r"step.onnx: the input 'memory' float32\[R, S, 16\] has no part"),
+        (Form(), f"{MEMORY}{HIDDEN}", r"no \[\[state\]\] has an output"),
         (Form(), MEMORY * 2, "state: 'memory' is described twice"),
         (Form(batch=4), "", "encoder.onnx: memory, hidden: no axis runs over the sources of a batch, .*dynamic_axes"),
         (Form(positions=1), "", r"step.onnx: no axis of 'hidden' .* runs over rows; export a single decoder step"),

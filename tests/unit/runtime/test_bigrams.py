@@ -32,13 +32,6 @@ def test_the_unseen_share_is_nearly_that_of_a_plain_set() -> None:
     assert 0.98 * num_unseen <= num_reported <= num_unseen + 1e-6 and num_unseen > 1000
 
 
-def test_the_symbols_that_begin_and_end_sources_count() -> None:
-    seen = SeenBigrams.of_sources([[5, 6, 7]])
-    assert seen.unseen_share([5, 6, 7]) == 0
-    assert seen.unseen_share([6, 7]) == pytest.approx(1 / 3)  # BOS 6
-    assert seen.unseen_share([5, 6]) == pytest.approx(1 / 3)  # 6 EOS
-
-
 def test_kept_memberships_are_bounded_and_change_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bigrams, "MAX_KEPT", 50)
     members, others = random_sources(100, seed=5), random_sources(100, seed=6)
@@ -48,14 +41,6 @@ def test_kept_memberships_are_bounded_and_change_no_share(monkeypatch: pytest.Mo
         assert [seen.unseen_share(source) for source in others] == shares
         assert not any(map(seen.unseen_share, members))
     assert len(seen._is_member) <= 50 + 8
-
-
-def test_no_bigram_reaches_from_one_source_into_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares with sources that are added one at a time, so that no bigram can span two of them."""
-    sources = random_sources(300, seed=4)
-    together = SeenBigrams.of_sources(reversed(sources))
-    monkeypatch.setattr(bigrams, "SOURCES_AT_ONCE", 1)
-    assert SeenBigrams.of_sources(sources).content == together.content
 
 
 def test_the_format_is_the_documented_one() -> None:

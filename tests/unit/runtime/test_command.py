@@ -29,11 +29,7 @@ REFUSED = "the bundle x is refused; export or copy it again:"
         (MemoryError(), 2, f"name: {NO_MEMORY}\n"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, f"name: {NO_MEMORY}\n"),
         (PermissionError(errno.EACCES, "Denied", "x"), 2, "name: x: can't be read or written: Permission denied\n"),
-        (
-            OSError(errno.ENOENT, "No x"),
-            2,
-            "name: No x: let TMPDIR name a folder that you may write to\n",
-        ),
+        (OSError(errno.ENOENT, "No x"), 2, "name: No x: let TMPDIR name a folder that you may write to\n"),
     ],
 )
 def test_each_exception_has_its_status_and_message(

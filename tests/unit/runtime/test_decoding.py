@@ -10,10 +10,10 @@ import pytest
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
 from attendant.runtime.decoding.beam_search import BeamSearch
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, RunningRequest
-from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
+from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling
 from attendant.runtime.stepper import DecoderState, StepOutput, Taken
 from tests.fakes import MASKED, SPECIAL_IDS, FakeStepper
-from tests.unit.runtime.naive import best_by_brute_force, naive_decode, naive_progress
+from tests.unit.runtime.naive import best_by_brute_force, history_of, naive_decode, naive_progress
 
 SYMBOLS = [1, 4, 5, 6, 7]
 
@@ -83,6 +83,12 @@ def test_decoding_with_random_options_equals_a_naive_search(special: float) -> N
         assert [h.finish_reason is FinishReason.EOS for h in hypotheses] == [e.ended for e in expected]
         assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-9)
         assert [h.log_prob for h in hypotheses] == pytest.approx([sum(e.log_probs) for e in expected], rel=1e-12)
+        for hypothesis in hypotheses:
+            assert (hypothesis.attention is not None) == option.attention
+            if hypothesis.attention is not None:
+                prefixes = [hypothesis.token_ids[:length] for length in range(len(hypothesis.token_log_probs))]
+                attended = [history_of(source, prefix) % len(source) for prefix in prefixes]
+                assert hypothesis.attention.argmax(1).tolist() == attended
 
 
 def short_text(token_ids: Sequence[int]) -> str:
@@ -279,47 +285,6 @@ def test_ties_and_tiny_vocabularies_decode_as_a_naive_search(vocabulary_size: in
             )
             hypotheses = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
             assert [h.token_ids for h in hypotheses] == [f.tokens for f in naive_decode(stepper, [4, 5], options)]
-
-
-def test_forced_targets_share_steps_with_beams() -> None:
-    rng = random.Random(5)
-    stepper = FakeStepper(vocabulary_size=8)
-    options = DecodingOptions(beam_size=3, num_hypotheses=2, max_length=6, min_length=1, suppress_unk=True)
-    sources = [[rng.randrange(4, 40) for _ in range(rng.randrange(1, 9))] for _ in range(40)]
-    targets = [tuple(rng.choice([1, 4, 5, 6, 7]) for _ in range(rng.randrange(6))) for _ in sources]
-    batch: RunningBatch[tuple[str, int]] = RunningBatch(stepper, SPECIAL_IDS)
-    results: dict[tuple[str, int], tuple[Hypothesis, ...]] = {}
-    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        scored = scoring_options(target, SPECIAL_IDS.eos)
-        batch.join([BatchRequest(("beam", index), source, options)])
-        batch.join([BatchRequest(("score", index), source, scored)])
-        results.update(batch.step().finished)
-    while batch.keys:
-        results.update(batch.step().finished)
-    alone = score_all(stepper, list(zip(sources, targets, strict=True)), SPECIAL_IDS, max_rows=1)
-    for index, source in enumerate(sources):
-        assert results["score", index] == (alone[index],)
-        expected = naive_decode(stepper, source, options)
-        assert [h.token_log_probs for h in results["beam", index]] == [f.log_probs for f in expected]
-
-
-def test_attention_follows_its_hypothesis_through_the_beam() -> None:
-    """Checks that scoring a hypothesis alone gives the attention that the beam kept for it."""
-    stepper = FakeStepper(vocabulary_size=8)
-    options = DecodingOptions(beam_size=4, num_hypotheses=4, max_length=7, attention=True)
-    for seed in range(20):
-        source = [seed + 4, 5, 9, 6, 7, 8, 4]
-        for hypothesis in decode_all(stepper, [source], options, SPECIAL_IDS)[0]:
-            batch = RunningBatch(stepper, SPECIAL_IDS)
-            batch.join(
-                [BatchRequest(0, source, scoring_options(hypothesis.token_ids, SPECIAL_IDS.eos, attention=True))]
-            )
-            finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
-            while not finished:
-                finished = batch.step().finished
-            forced = finished[0][1][0].attention
-            assert hypothesis.attention is not None and forced is not None
-            np.testing.assert_array_equal(hypothesis.attention, forced[: len(hypothesis.attention)])
 
 
 def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:

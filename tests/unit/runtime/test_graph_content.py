@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.graph_content import LARGEST_FACTOR, wide_factors, wide_factors_of
+from attendant.runtime.bundle.graph_content import wide_factors, wide_factors_of
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.reading import Unfit
 from tests.paths import ROOT
@@ -17,28 +17,6 @@ from tests.unit.export.rewriting.graphs import FLOAT, model_of
 
 UINT8, INT8, INT32 = TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32
 K, N = 8, 4
-
-
-def saturating(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns products as kernels without VNNI compute them: they add pairs in 16 bits, and the sums of pairs in 32."""
-    products = a.astype(np.int64)[:, :, None] * b.astype(np.int64)
-    pairs = products.reshape(len(a), -1, 2, b.shape[1]).sum(2)
-    return pairs.clip(-(2**15), 2**15 - 1).sum(1)
-
-
-@pytest.mark.parametrize("largest", [63, LARGEST_FACTOR])
-def test_factors_within_the_bound_are_exact(largest: int) -> None:
-    random = np.random.default_rng(largest)
-    for _ in range(100):
-        # Mostly extreme values, which give the largest sums.
-        a = random.choice([0, 1, 128, 254, 255], (3, K)).astype(np.uint8)
-        b = random.choice([-largest, 1 - largest, 0, largest], (K, N)).astype(np.int8)
-        np.testing.assert_array_equal(saturating(a, b), a.astype(np.int64) @ b)
-
-
-def test_factors_beyond_the_bound_are_not_exact() -> None:
-    a, b = np.full((1, K), 255, np.uint8), np.full((K, N), LARGEST_FACTOR + 1, np.int8)
-    assert (saturating(a, b) != a.astype(np.int64) @ b).all()
 
 
 def product(factor: str = "factor", operator: str = "MatMulInteger", domain: str = "") -> onnx.NodeProto:

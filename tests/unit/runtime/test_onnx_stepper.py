@@ -18,7 +18,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import MAX_BINDINGS, MIN_REPEATS, BoundRuns, OnnxSession
-from attendant.runtime.onnx.stepper import CALL_CELLS, OnnxStepper, SourceBuffers, alike, joined, width_multiple
+from attendant.runtime.onnx.stepper import CALL_CELLS, OnnxStepper, alike, joined, width_multiple
 from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE, DecoderState, Ids, StepOutput, Taken
 from tests.paths import ROOT
 
@@ -71,8 +71,12 @@ def test_kept_sources_are_not_copied_when_others_leave_and_join(tiny_stepper: On
     newcomers = tiny_stepper.encode([SHORT, LONG])
     rejoined = tiny_stepper.concat([Taken(stayed), newcomers])
     assert np.shares_memory(rejoined.source_tensors["memory"], memory)
-    assert rejoined.row_sources.tolist() == [0, 1, 2, 4, 5, 6, 7, 3, 8]
+    assert rejoined.row_sources.tolist() == [0, 1, 2, 4, 5, 6, 7, 3, 8] and rejoined.num_sources == 9
     assert rejoined.source_lengths[[3, 8]].tolist() == newcomers.source_lengths.tolist()
+    full = tiny_stepper.concat([Taken(rejoined), tiny_stepper.encode([LONG] * 3)])
+    moved = tiny_stepper.concat([Taken(full), tiny_stepper.encode([SHORT])])
+    places = [np.shares_memory(state.source_tensors["memory"], memory) for state in (full, moved)]
+    assert places == [True, False], "there is room for half as many again as the first 8 sources"
 
 
 def test_slots_without_rows_do_not_accumulate(tiny_stepper: OnnxStepper) -> None:
@@ -367,64 +371,6 @@ def test_a_reordering_beam_reuses_arrays_with_the_same_bits(tiny_stepper: OnnxSt
             assert np.array_equal(reused.row_tensors[name], tensor)
         places.add(reused.row_tensors["hidden"].ctypes.data)
     assert len(places) == 1, "reordered rows are written to the same arrays each time"
-
-
-AXES = {"memory": 1, "keys": 2, "summary": None}
-NOBODY: Ids = np.empty(0, np.int64)
-
-
-def sources(*marks: int, width: int = 8) -> tuple[dict[str, np.ndarray], Ids]:
-    """Returns tensors filled with each source's mark, with positions on axis 1, on axis 2 and on no axis."""
-    filled = np.array(marks, np.float32)[:, None, None]
-    tensors = {
-        "memory": np.tile(filled, (1, width, 3)),
-        "keys": np.tile(filled, (1, 3, width)),
-        "summary": np.tile(filled[:, 0], (1, 2)),
-    }
-    return tensors, np.full(len(marks), width, np.int64)
-
-
-def buffers_with(*marks: int, width: int = 8, num_sources: int | None = None) -> SourceBuffers:
-    tensors, lengths = sources(*marks)
-    buffers = SourceBuffers(tensors, AXES, num_sources or len(marks), width)
-    assert buffers.write(tensors, lengths, NOBODY).tolist() == list(range(len(marks)))
-    return buffers
-
-
-def marks_of(buffers: SourceBuffers) -> list[float]:
-    tensors = buffers.tensors()
-    first: list[float] = tensors["memory"][:, 0, 0].tolist()
-    assert first == tensors["keys"][:, 0, 0].tolist() == tensors["summary"][:, 0].tolist()
-    return first
-
-
-def test_new_sources_take_free_slots_and_then_room_after_the_last() -> None:
-    buffers = buffers_with(1, 2, 3, 4)
-    before = buffers.tensors()["memory"]
-    tensors, lengths = sources(5, 6, 7)
-    assert buffers.takes(2, lengths)
-    assert buffers.write(tensors, lengths, np.array([1, 2])).tolist() == [1, 2, 4]
-    assert marks_of(buffers) == [1, 5, 6, 4, 7]
-    assert np.shares_memory(before, buffers.tensors()["memory"])
-
-
-def test_a_narrow_new_source_overwrites_all_of_a_wide_one() -> None:
-    buffers = buffers_with(1, 2, width=16)
-    wide, lengths = sources(3, 4, width=16)
-    buffers.write(wide, lengths, np.array([0, 1]))
-    buffers.write(*sources(5), np.array([1]))
-    tensors = buffers.tensors()
-    assert (tensors["memory"][1, :8] == 5).all() and (tensors["memory"][1, 8:] == 0).all()
-    assert (tensors["keys"][1, :, :8] == 5).all() and (tensors["keys"][1, :, 8:] == 0).all()
-    assert (tensors["memory"][0] == 3).all()
-
-
-def test_there_is_no_room_for_too_many_or_too_long_sources() -> None:
-    buffers = buffers_with(1, 2, 3, 4)  # room for six
-    assert buffers.takes(0, np.array([8, 8]))
-    assert not buffers.takes(0, np.array([8, 8, 8]))
-    assert buffers.takes(1, np.array([8, 8, 8]))
-    assert not buffers.takes(4, np.array([9]))
 
 
 def test_joining_pads_and_cuts_positions() -> None:

@@ -25,7 +25,7 @@ def read(text: str, tokenizer: Tokenizer, most: int = 20) -> tuple[list[str], bo
     """Returns the forced tokens, and True if there is a word to complete."""
     violations = Violations()
     ids, completion = read_prefix_text(text, tokenizer, most, violations)
-    assert not violations.found
+    assert not violations
     return tokenizer.tokens_of(ids), bool(completion)
 
 
@@ -72,7 +72,7 @@ def test_a_word_is_completed_in_every_segmentation(word: str) -> None:
 def test_a_prefix_that_no_hypothesis_can_have_is_refused(text: str, kind: TokenizerKind, limit: str) -> None:
     violations = Violations()
     read_prefix_text(text, trained(kind), 2 if kind == "word" else 20, violations)
-    (violation,) = violations.found
+    (violation,) = violations
     assert violation.field == "decoding.target_prefix_text" and limit in str(violation)
 
 

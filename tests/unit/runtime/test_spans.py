@@ -68,10 +68,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             "Shift+F10, Ctrl+Shift+P and Ctrl+Enter have names; File->Open, NOW(), iPhone, text/graphics, audio/video",
             [],
         ),
-        (
-            "At 5:30 from -100% to +100 of 1,000,000 files: 1234567, 2.5; _so_, _So, U.S.A., a = b. :) end.So",
-            [],
-        ),
+        ("At 5:30 from -100% to +100 of 1,000,000 files: 1234567, 2.5; _so_, _So, U.S.A., a = b. :) end.So", []),
     ],
 )
 def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> None:

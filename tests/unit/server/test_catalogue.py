@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,27 @@ async def test_a_model_that_is_removed_leaves_no_alarm_and_shares_no_threads(tmp
     assert lifecycle.is_serving, "c is served"
     await reconciler.unload("c")
     await asyncio.wait_for(lifecycle.ending(), PATIENCE_SECONDS)
+    assert lifecycle.exit_status == ENGINE_DIED
+
+
+async def test_a_version_whose_engines_fail_before_it_is_served_has_failed(tmp_path: Path) -> None:
+    metrics, catalogue, deaths = Metrics(CollectorRegistry()), Catalogue(), list[Callable[[], None]]()
+
+    async def start(path: Path, label: str, *, on_death: Callable[[], None], **_: Any) -> ServedModel:
+        deaths.append(on_death)
+        if label == "2":  # the canary takes a while to load
+            deaths[0]()
+        return replace(version(metrics), label=label)
+
+    lifecycle = Lifecycle(catalogue, metrics)
+    reconciler = Reconciler([tmp_path], catalogue, metrics, start, lifecycle)
+    for label in ("1", "2"):
+        (tmp_path / "fake" / label).mkdir(parents=True)
+    put(tmp_path / "fake" / "serving.toml", 'stable = "1"\ncanary = "2"\ncanary_percent = 5')
+    catalogue.open()
+    await lifecycle.set_open(True)
+    await reconciler.load("fake")
+    await asyncio.wait_for(lifecycle.ending(), 1)
     assert lifecycle.exit_status == ENGINE_DIED
 
 

@@ -131,7 +131,7 @@ def violations() -> InvalidArgument:
     violated = Violations()
     violated.add("tokens.tokens[3]", SECRET, "in the vocabulary")
     violated.add("decoding.beam_size", 99, "1 to 32")
-    return InvalidArgument(*violated.found)
+    return InvalidArgument(*violated)
 
 
 def fault() -> Exception:

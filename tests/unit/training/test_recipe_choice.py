@@ -162,6 +162,12 @@ def test_limits_pass_over_a_single_long_text(tmp_path: Path) -> None:
     assert recipe.data.max_source_tokens == 10
 
 
+def test_a_single_long_text_does_not_choose_the_tokenizers(tmp_path: Path) -> None:
+    recipe = chosen(tmp_path, [(word, " ".join(word.upper())) for word in WORDS] + [("ab " * 30_000, "word " * 30_000)])
+    assert (recipe.source.tokenizer, recipe.target.tokenizer) == ("character", "word")
+    assert recipe.evaluation.metrics == ("wer", "per")
+
+
 def test_a_batch_holds_the_longest_pair_within_the_limits(tmp_path: Path) -> None:
     recipe = chosen(tmp_path, [(word * 60, word * 50) for word in WORDS[:40]])
     assert recipe.batches.max_tokens == recipe.data.max_source_tokens + recipe.data.max_target_tokens + 2 > 600

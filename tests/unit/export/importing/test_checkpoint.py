@@ -100,10 +100,7 @@ def test_a_truncated_or_damaged_archive_of_arrays_is_refused(share: float, tmp_p
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (
-            torch.tensor([1.0, torch.nan, torch.inf]),
-            "the weights a are NaN at 2 of 3 places: the training has diverged",
-        ),
+        (torch.tensor([1.0, torch.nan, torch.inf]), "the weights a are NaN at 2 of 3 places"),
         (torch.tensor([1.0, -torch.inf]), "the weights a are infinite at 1 of 2 places"),
         (torch.tensor([1]), "the weights a are torch.int64, must be dense floating-point numbers"),
         (torch.eye(2).to_sparse(), "the weights a are torch.sparse_coo"),

@@ -61,7 +61,7 @@ def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe:
 
 
 def test_an_existing_output_is_refused_and_resumed(
-    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, refused: Runs
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, refused: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "run"
     succeeds(tiny_recipe, "--output", output, "--resume", "--set", "training.max_epochs=1")
@@ -72,6 +72,10 @@ def test_an_existing_output_is_refused_and_resumed(
     # A finished run is not measured again.
     succeeds(tiny_recipe, "--output", output, "--resume")
     assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
+    # A run is its own recipe, and is continued where it is.
+    monkeypatch.chdir(tmp_path)
+    succeeds(shutil.copytree(output, tmp_path / "copied"), "--resume", "--set", "training.max_epochs=3")
+    assert load_run(tmp_path / "copied", "last").state.epoch == 3 and not Path("runs").exists()
     for change, begun in (
         ("model.hidden_size=8", "model.hidden_size = 16"),
         ("training.accumulate_batches=2", "training.accumulate_batches = 1"),  # epochs are counted in steps

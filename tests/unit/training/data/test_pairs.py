@@ -229,6 +229,7 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
     ("name", "content", "columns", "message"),
     [
         ("a.csv", "en,fr\na,b\n", None, "look like the names of columns"),
+        ("a.csv", "id,en,fr\n1,a,b\n", None, "or to two others of 'id', 'en', 'fr' (in an option: 'a.csv[id,en]')"),
         ("a.csv", "id,en,fr\n1,a,b\n", (3, 2), 'set data.columns = ["fr", "en"]'),
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
         ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data: "),

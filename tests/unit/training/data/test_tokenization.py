@@ -40,10 +40,7 @@ def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: objec
         ("quotes", ['"face"', "“face”", "„face“", "«face»", "＂face＂"]),
         ("drop_quotes", ["face", '"face"', "“face”", "«face»"]),
         ("trim_punctuation", ["face", "(face)", '"face"', "*face*", "face...", "[face];"]),
-        (
-            "drop_punctuation",
-            ["face", "(face)", "face,", "face.", "'face.'", "**face**:", "¡face!", "'face'…"],
-        ),
+        ("drop_punctuation", ["face", "(face)", "face,", "face.", "'face.'", "**face**:", "¡face!", "'face'…"]),
         ("spell_capitals", ["Chat.G.P.T", "ChatGPT"]),
         ("dashes", ["a-b", "a–b", "a—b", "a−b", "a‑b"]),
         ("nfc", ["café", "cafe\u0301"]),

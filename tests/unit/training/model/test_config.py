@@ -7,24 +7,15 @@ from attendant.training.model import ModelConfig
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (
-            {"hidden_size": 6, "attention": {"score": "dot"}},
-            ["model.attention.score", "2 x 6 = 12", "model.encoder.hidden_size = 3"],
-        ),
+        ({"hidden_size": 6, "attention": {"score": "dot"}}, ["2 x 6 = 12", "model.encoder.hidden_size = 3"]),
         ({"hidden_size": 7, "attention": {"score": "dot"}}, ["2 x 7 = 14", "set model.attention.key_size"]),
         (
             {"hidden_size": 6, "encoder": {"hidden_size": 5, "bidirectional": False}, "attention": {"score": "dot"}},
             ["1 x 5 = 5", "model.encoder.hidden_size = 6"],
         ),
         ({"attention": {"score": "general", "key_size": 4}}, ["model.attention.key_size = 4", "leave it out"]),
-        (
-            {"attention": {"query": "previous"}, "decoder": {"input_feeding": True}},
-            ["model.decoder.input_feeding", 'model.attention.query = "current"'],
-        ),
-        (
-            {"embedding_size": 4, "hidden_size": 6, "decoder": {"tied_embeddings": True}},
-            ["tied_embeddings", "got 4 and 6"],
-        ),
+        ({"attention": {"query": "previous"}, "decoder": {"input_feeding": True}}, ["input_feeding", "current"]),
+        ({"embedding_size": 4, "hidden_size": 6, "decoder": {"tied_embeddings": True}}, ["tied", "got 4 and 6"]),
         ({"attention": {"score": "concat", "coverage": True}}, ["coverage", '"concat"', 'score = "additive"']),
         ({"decoder": {"source_vector": True}}, ["source_vector", 'score = "none"']),
         ({"attention": {"score": "none", "query": "previous"}}, ["query", '"none"', "leave it out"]),
@@ -36,14 +27,8 @@ from attendant.training.model import ModelConfig
         ({"decoder": {"copying": True}}, ["model.decoder.copying", "model.shared_embeddings = true"]),
         ({"attention": {"score": "none"}, "decoder": {"copying": True}}, ["copying", '"none"', "leave it out"]),
         ({"residual": False, "encoder": {"num_layers": 2}}, ["model.residual", "the deepest has 2", "leave it out"]),
-        (
-            {"encoder": {"bidirectional": False}, "decoder": {"initial_state": "backward"}},
-            ["initial_state", "bidirectional = true", "bridge"],
-        ),
-        (
-            {"hidden_size": 6, "decoder": {"initial_state": "final"}},
-            ["states of size 12", "model.encoder.hidden_size", "bridge"],
-        ),
+        ({"encoder": {"bidirectional": False}, "decoder": {"initial_state": "backward"}}, ["bidirectional = true"]),
+        ({"hidden_size": 6, "decoder": {"initial_state": "final"}}, ["states of size 12", "model.encoder.hidden_size"]),
         ({"hidden_size": 6, "decoder": {"readout": "sum"}}, ["contexts of size 12", "addition"]),
         (
             {"embedding_size": 6, "hidden_size": 6, "decoder": {"tied_embeddings": True, "readout": "concatenation"}},

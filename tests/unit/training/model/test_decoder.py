@@ -116,27 +116,3 @@ def test_gradients_on_a_gpu_are_close_to_those_on_the_cpu(config: ModelConfig, d
             stepper.encode([[4, 5, 6], [4]]), previous, num_candidates=9, banned_ids=np.array([[5], [-1]])
         )
     assert np.isfinite(output.candidate_log_probs).all()
-
-
-def random_inputs(kind: CellKind) -> list[Tensor]:
-    """Returns the inputs and the parts of the first state."""
-    shapes = [(NUM_ROWS, NUM_STEPS, INPUT_SIZE), *[(NUM_ROWS, HIDDEN_SIZE)] * len(STATE_NAMES[kind])]
-    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-
-@pytest.mark.parametrize("kind", CELLS)
-def test_unrolling_in_bfloat16_is_close_to_float32(kind: CellKind) -> None:
-    if kind == "lstm":
-        skip_without_bfloat16_lstm()
-    torch.manual_seed(0)
-    cell = DecoderCell(kind, INPUT_SIZE, 0, HIDDEN_SIZE)
-    inputs, *state = (tensor.detach().float() for tensor in random_inputs(kind))
-    full = cell.unroll(inputs, tuple(state))
-    with torch.autocast("cpu", torch.bfloat16):
-        low = cell.unroll(inputs, tuple(state))
-    torch.testing.assert_close(low.float(), full, rtol=0, atol=0.02)
-    gradients = [
-        torch.autograd.grad(outputs.float().square().sum(), cell.rnn.weight_hh_l0)[0] for outputs in (full, low)
-    ]
-    assert gradients[1].dtype == torch.float32
-    assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99

@@ -1,5 +1,5 @@
-"""Tests of integer products (close to float products, the same bits for a row alone, merged if possible), and of
-candidates by blocks, which equal TopK's.
+"""Tests of integer products (close to float products, the same bits for a row alone, merged if possible), of candidates
+by blocks, which equal TopK's, and of the constants that no state of an integer LSTM layer exceeds.
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ from onnx import helper
 from attendant.export.graph import GraphEditor
 from attendant.export.rewriting import products
 from attendant.export.rewriting.bounds import Bounds
+from attendant.export.rewriting.recurrent import CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 RANDOM = np.random.default_rng(0)
@@ -171,3 +172,18 @@ def test_a_small_vocabulary_keeps_its_single_search() -> None:
     plain, blocks = output_layer(products.BLOCK, np.ones((products.BLOCK, WIDTH), np.float32))
     assert list(blocks.graph.node) == list(plain.graph.node)
     assert list(blocks.graph.initializer) == list(plain.graph.initializer)
+
+
+def test_no_state_is_larger_than_the_calibration_constants() -> None:
+    """Covers hosts whose tanh and sigmoid exceed 1 by some units in the last place before they saturate."""
+    nodes = [helper.make_node("Tanh", ["x"], ["tanh"]), helper.make_node("Sigmoid", ["x"], ["sigmoid"])]
+    outputs = {name: (FLOAT, ["N"]) for name in ("tanh", "sigmoid")}
+    model = model_of(nodes, {"x": (FLOAT, ["N"])}, outputs, {})
+    first, last = (int(np.float32(bound).view(np.int32)) for bound in (2.0, 32.0))
+    floats = np.arange(first, last + 1, dtype=np.int32).view(np.float32)
+    constants = np.array([*CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE], np.float32)
+    constant_tanh, constant_sigmoid = run(model, {"x": constants})
+    for sign in (np.float32(1), np.float32(-1)):
+        tanh, sigmoid = run(model, {"x": sign * floats})
+        assert (sign * tanh).max() == (sign * constant_tanh[:-1]).max()
+        assert sigmoid.max() <= constant_sigmoid[-1]
