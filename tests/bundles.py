@@ -107,7 +107,7 @@ def tiny_model(*, seed: int = 27, weight_bound: float = 1.5, **options: Any) -> 
 
 def letter_tokenizer(letters: Sequence[str] = LETTERS) -> Tokenizer:
     """Makes a tokenizer of lower-cased characters."""
-    library = _library(letters)
+    library = word_level(letters)
     library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     library.decoder = decoders.Fuse()
@@ -116,12 +116,13 @@ def letter_tokenizer(letters: Sequence[str] = LETTERS) -> Tokenizer:
 
 def sound_tokenizer(sounds: Sequence[str] = SOUNDS) -> Tokenizer:
     """Makes a tokenizer of words, which are decoded with spaces between them."""
-    library = _library(sounds)
+    library = word_level(sounds)
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer(library)
 
 
-def _library(symbols: Sequence[str]) -> LibraryTokenizer:
+def word_level(symbols: Sequence[str]) -> LibraryTokenizer:
+    """Makes a tokenizer of whole words, each of which is a symbol."""
     vocabulary = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
     return LibraryTokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID]))
 

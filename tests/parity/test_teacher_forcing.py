@@ -102,6 +102,7 @@ def test_gradients_of_teacher_forcing_equal_those_of_the_steps(config: ModelConf
 
     (reference_logits(model, ids, lengths, previous_ids) * weighting).sum().backward()
     for name, parameter in model.named_parameters():
+        assert parameter.grad.any(), name
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-9, atol=1e-11, msg=name)
 
 

@@ -25,22 +25,17 @@ from attendant.runtime.bundle.tokenizer import (
     spacing,
 )
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
-
-
-def word_level(symbols: list[str]) -> LibraryTokenizer:
-    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *symbols])}
-    return LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+from tests.bundles import sound_tokenizer, word_level
 
 
 def words() -> Tokenizer:
-    library = word_level(["HH", "AH", "L", "OW"])
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return Tokenizer(library)
+    return sound_tokenizer(["HH", "AH", "L", "OW"])
 
 
-def characters() -> Tokenizer:
-    library = word_level(list("abs</>"))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+def characters(symbols: str, *, longer: tuple[str, ...] = ()) -> Tokenizer:
+    """Returns a tokenizer of characters without a normalizer, as earlier versions wrote it."""
+    library = word_level([*symbols, *longer])
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     library.decoder = decoders.Fuse()
     return Tokenizer(library)
 
@@ -60,7 +55,7 @@ def pieces() -> Tokenizer:
     ("tokenizer", "text", "tokens"),
     [
         (words(), "HH AH L OW", ["HH", "AH", "L", "OW"]),
-        (characters(), "abba", ["a", "b", "b", "a"]),
+        (characters("ab"), "abba", ["a", "b", "b", "a"]),
         (pieces(), "ab a", ["▁ab", "▁a"]),
     ],
 )
@@ -78,10 +73,6 @@ def test_text_never_gives_a_special_symbol(literal: str) -> None:
     assert words().encode_batch([f"HH {literal} OW"]) == [[4, UNK_ID, 7]]
 
 
-def test_a_literal_end_symbol_is_encoded_as_its_characters() -> None:
-    assert characters().tokens_of(characters().encode("a</s>")) == ["a", "<", "/", "s", ">"]
-
-
 @pytest.mark.parametrize("token", ["<pad>", "<s>", "</s>", "ZZ", ""])
 def test_special_and_unknown_tokens_of_a_caller_are_refused(token: str) -> None:
     with pytest.raises(UnknownTokenError, match="at position 1") as caught:
@@ -92,14 +83,6 @@ def test_special_and_unknown_tokens_of_a_caller_are_refused(token: str) -> None:
 def test_unk_is_accepted_and_shown() -> None:
     assert words().ids_of(["HH", "<unk>"]) == [4, UNK_ID]
     assert words().decode([4, UNK_ID]) == "HH <unk>"
-
-
-def test_a_tokenizer_survives_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text(words().to_text(), encoding="utf-8")
-    read = Tokenizer.from_file(path)
-    assert (read.vocabulary_size, read.encode("OW L")) == (8, [7, 6])
-    assert read.to_text() == words().to_text()
 
 
 def test_an_invalid_tokenizer_file_is_refused() -> None:
@@ -133,7 +116,7 @@ def test_no_text_within_the_token_limit_exceeds_the_character_limit(kind: Tokeni
 
 
 def test_a_bounded_cache_does_not_change_the_encoding() -> None:
-    for tokenizer in (pieces(), words(), characters()):
+    for tokenizer in (pieces(), words(), characters("ab")):
         before = tokenizer.encode("ab a")
         tokenizer.bound_cache(1)
         assert tokenizer.encode("ab a") == before
@@ -235,18 +218,9 @@ FAMILY = "\U0001f469\u200d\u2764\ufe0f\u200d\U0001f468"
 FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 
 
-def former_tokenizer(symbols: str, *, longer: tuple[str, ...] = ()) -> Tokenizer:
-    """Returns a tokenizer without a normalizer, as earlier versions wrote it."""
-    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *symbols, *longer])}
-    library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    library.decoder = decoders.Fuse()
-    return Tokenizer(library)
-
-
 @pytest.mark.parametrize("text", SPACED, ids=ascii)
 def test_white_space_and_invisible_characters_make_no_difference(text: str) -> None:
-    former = former_tokenizer("abcd ")
+    former = characters("abcd ")
     assert former.tokens_of(former.encode(text)) == list("ab cd")
     for kind in ("character", "word", "bpe"):
         tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind), ["ab cd"])  # type: ignore[arg-type]
@@ -264,41 +238,39 @@ def test_format_characters_with_a_visible_effect_are_kept(text: str) -> None:
     step = normalizers.Sequence(spacing())
     assert step.normalize_str(f" {text}\n") == text
     symbols = "".join(dict.fromkeys(text))
-    assert former_tokenizer(symbols).decode(former_tokenizer(symbols).encode(text)) == text
+    assert characters(symbols).decode(characters(symbols).encode(text)) == text
 
 
 def test_blank_texts_have_no_tokens() -> None:
-    for tokenizer in (former_tokenizer("ab "), train_tokenizer(TokenizerConfig(tokenizer="bpe"), ["ab"])):
+    for tokenizer in (characters("ab "), train_tokenizer(TokenizerConfig(tokenizer="bpe"), ["ab"])):
         for text in ("", " ", "\ufeff\n", "\u200b", "\x00"):
             assert tokenizer.encode(text) == []
 
 
 def test_white_space_in_an_earlier_vocabulary_stays() -> None:
-    tokenizer = former_tokenizer("ab \u00a0")
+    tokenizer = characters("ab \u00a0")
     assert tokenizer.tokens_of(tokenizer.encode(" a\u00a0 b")) == ["a", "\u00a0", " ", "b"]
 
 
 def test_invisible_characters_within_known_symbols_stay() -> None:
     """Checks that a soft hyphen is dropped if it is a symbol by itself, and kept if it is part of a symbol."""
-    alone = former_tokenizer("ab\u00ad")
+    alone = characters("ab\u00ad")
     assert alone.encode("a\u00adb") == alone.encode("ab")
-    within = former_tokenizer("ab", longer=("a\u00adb",))
+    within = characters("ab", longer=("a\u00adb",))
     assert within.spaced("a\u00adb") == "a\u00adb"
 
 
 def test_unknown_typographic_marks_are_replaced_by_plain_ones() -> None:
-    tokenizer = former_tokenizer("dont'\"-")
+    tokenizer = characters("dont'\"-")
     for text in ("don’t", "“don't”", "don–t", "don‘t"):
         assert UNK_ID not in tokenizer.encode(text)
-    knows = former_tokenizer("dont'’")
+    knows = characters("dont'’")
     assert knows.tokens_of(knows.encode("don’t")) == list("don’t")
-    assert UNK_ID in former_tokenizer("dont").encode("don’t")
+    assert UNK_ID in characters("dont").encode("don’t")
 
 
 def test_a_tokenizer_that_strips_keeps_its_own_spacing() -> None:
-    library = LibraryTokenizer(
-        models.WordLevel({token: i for i, token in enumerate([*SPECIAL_TOKENS, "a", "\u00ad"])}, unk_token="<unk>")
-    )
+    library = word_level(["a", "\u00ad"])
     library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     library.normalizer = normalizers.Strip()
     assert has_own_spacing(library)

@@ -159,18 +159,6 @@ def test_the_rnn_encoder_decoder_equals_its_equations() -> None:
     paper.check(first, logits)
 
 
-def test_a_source_vector_as_first_state_equals_its_equations() -> None:
-    paper = Paper(
-        cell="gru", encoder={"bidirectional": False}, attention={"score": "none"}, decoder={"initial_state": "final"}
-    )
-    _, (state,) = plain_stack("gru", paper.model.encoder, paper.source)
-    first, logits = [state], []
-    for symbol in paper.target:
-        state = gru(paper.model.decoder.cells[0].rnn, symbol, state)
-        logits.append(logits_of(paper.model, state[0]))
-    paper.check(first, logits)
-
-
 def test_deep_lstms_on_reversed_sources_equal_their_equations() -> None:
     """Sutskever et al. 2014: four plain layers; each decoder layer starts with the (h, c) of its encoder layer."""
     paper = Paper(

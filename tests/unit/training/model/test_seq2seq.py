@@ -14,8 +14,8 @@ def build(**tables: object) -> Seq2Seq:
     return Seq2Seq(ModelConfig(**{**SMALL, **tables}), 11, 13).eval()
 
 
-def teacher_force(model: Seq2Seq, **options: torch.Tensor) -> torch.Tensor:
-    return model(torch.tensor([[4, 5, 6]]), torch.tensor([3]), torch.tensor([[2, 7, 8, 9]]), **options)
+def teacher_force(model: Seq2Seq) -> torch.Tensor:
+    return model(torch.tensor([[4, 5, 6]]), torch.tensor([3]), torch.tensor([[2, 7, 8, 9]]))
 
 
 def test_tied_embeddings_are_one_parameter() -> None:
@@ -53,18 +53,6 @@ def test_the_bias_of_the_forget_gate_starts_at_one() -> None:
     assert (rnn.bias_ih_l0[6:12] + rnn.bias_hh_l0[6:12]).tolist() == [1.0] * 6
 
 
-@pytest.mark.parametrize("query", ["current", "previous"])
-@pytest.mark.parametrize("score", ["dot", "general", "additive"])
-def test_every_weight_has_a_gradient(score: str, query: str) -> None:
-    model = build(
-        encoder={"num_layers": 2, "hidden_size": 3},
-        attention={"score": score, "query": query},
-        decoder={"num_layers": 2, "input_feeding": query == "current"},
-    )
-    teacher_force(model)[..., 5].sum().backward()
-    assert all(parameter.grad.any() for parameter in model.parameters())
-
-
 def test_shared_embeddings_are_one_parameter_and_need_one_vocabulary() -> None:
     config = ModelConfig(**SMALL, shared_embeddings=True)
     shared = Seq2Seq(config, 11, 11).eval()
@@ -83,48 +71,6 @@ def test_pad_and_bos_are_impossible() -> None:
     probabilities = teacher_force(build()).softmax(-1)
     assert not probabilities[..., [PAD_ID, BOS_ID]].any()
     assert probabilities[..., 3:].all()
-
-
-def test_requested_positions_have_the_same_logits() -> None:
-    model = build()
-    wanted = teacher_force(model, positions=torch.tensor([3, 0]))
-    torch.testing.assert_close(wanted, teacher_force(model)[0, [3, 0]])
-
-
-@pytest.mark.parametrize(
-    ("tables", "rows", "sources"),
-    [
-        ({}, ["hidden", "cell"], ["memory", "source_mask", "keys"]),
-        (
-            {"cell": "gru", "attention": {"score": "additive", "query": "previous"}},
-            ["hidden"],
-            ["memory", "source_mask", "keys"],
-        ),
-        ({"attention": {"score": "none"}}, ["hidden", "cell"], []),
-        ({"attention": {"score": "none"}, "decoder": {"source_vector": True}}, ["hidden", "cell", "vector"], []),
-        (
-            {"cell": "rnn", "attention": {"score": "additive", "coverage": True}},
-            ["hidden", "coverage"],
-            ["memory", "source_mask", "keys", "fertility"],
-        ),
-        (
-            {"encoder": {"hidden_size": 3}, "attention": {"score": "dot"}, "decoder": {"input_feeding": True}},
-            ["hidden", "cell", "attentional"],
-            ["memory", "source_mask"],
-        ),
-    ],
-)
-def test_state_tensors_match_those_of_encode(tables: dict[str, object], rows: list[str], sources: list[str]) -> None:
-    model = build(**tables)
-    tensors = model.state_tensors()
-    assert [tensor.input for tensor in tensors if tensor.scope == "row"] == rows
-    assert [tensor.input for tensor in tensors if tensor.scope == "source"] == sources
-    assert all(tensor.output == (f"{tensor.input}_out" if tensor.scope == "row" else None) for tensor in tensors)
-    encoded = model.encode(torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2]))
-    assert list(encoded.row_tensors) == rows
-    assert list(encoded.source_tensors) == sources
-    if sources:
-        assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
 LENGTHS = torch.tensor([3, 1, 5])

@@ -56,7 +56,7 @@ def test_ties_go_to_the_lower_id() -> None:
     assert ids.tolist() == [[900, 0, 1, 2], [3, 800, 0, 1], [0, 1, 2, 3]]
 
 
-SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 3]]
+SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 7, 6, 3]]
 
 
 def members() -> list[Seq2Seq]:
@@ -111,6 +111,7 @@ def test_new_sources_join_running_rows() -> None:
         _, running = stepper.step(stepper.encode(SOURCES[:1]), np.array([2]), num_candidates=1)
         joined = stepper.concat([running, stepper.encode(SOURCES[1:])])
         assert joined.row_sources.tolist() == [0, 1, 2]
+        assert joined.source_tensors["source_mask"][0].nonzero().flatten().tolist() == [0, 1, 2, 3]
         together = log_probs(joined, [5, 2, 2])
         apart = [log_probs(running, [5]), log_probs(stepper.encode(SOURCES[1:]), [2, 2])]
         np.testing.assert_allclose(together, np.concatenate(apart), rtol=1e-5, atol=1e-5)
