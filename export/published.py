@@ -314,11 +314,7 @@ def _compared_with_run(
 ) -> str:
     """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result."""
     from attendant.export.origins import exportable_bundle, exportable_run  # noqa: PLC0415
-    from attendant.export.verification.certification import (  # noqa: PLC0415
-        GridComparison,
-        certify_rewritten,
-        certify_traced,
-    )
+    from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced  # noqa: PLC0415
     from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
     from attendant.training.run.loading import load_run  # noqa: PLC0415
 

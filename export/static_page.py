@@ -26,11 +26,7 @@ PLAYGROUND: Final = Path(__file__).parents[1] / "server" / "http" / "page"
 SHARED: Final = ("address.js", "answers.js", "attention.js", "dom.js", "numbers.js", "text.js", "style.css", "icon.svg")
 LIBRARIES: Final = {
     "@huggingface/tokenizers": ("dist/tokenizers.min.mjs",),
-    "onnxruntime-web": (
-        "dist/ort.wasm.min.mjs",
-        "dist/ort-wasm-simd-threaded.mjs",
-        "dist/ort-wasm-simd-threaded.wasm",
-    ),
+    "onnxruntime-web": ("dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs", "dist/ort-wasm-simd-threaded.wasm"),
 }
 """Files of the npm packages that package-lock.json pins."""
 

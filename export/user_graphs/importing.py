@@ -227,12 +227,7 @@ def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> lis
     # Others, such as the scores, have no place in the order.
     rows, columns = sorted({row for row, _ in possible}), sorted({column for _, column in possible})
     pairs = sorted(
-        (
-            -_alike(inputs[row].name, outputs[column].name),
-            abs(rows.index(row) - columns.index(column)),
-            row,
-            column,
-        )
+        (-_alike(inputs[row].name, outputs[column].name), abs(rows.index(row) - columns.index(column)), row, column)
         for row, column in possible
     )
     chosen: dict[int, int] = {}

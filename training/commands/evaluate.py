@@ -21,13 +21,7 @@ from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAM
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import is_bundle
-from attendant.training.library.evaluation import (
-    check_bootstrap,
-    check_folder,
-    chosen_data,
-    evaluate,
-    kept_by,
-)
+from attendant.training.library.evaluation import check_bootstrap, check_folder, chosen_data, evaluate, kept_by
 from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
@@ -242,10 +236,7 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
 
 def _show_confidences(arguments: argparse.Namespace, data_name: str, results: dict[str, Reliability]) -> None:
     """Prints the results, then writes them: if the disk is full, they have been shown."""
-    document = {
-        "data": data_name,
-        "results": [{"model": name, **asdict(result)} for name, result in results.items()],
-    }
+    document = {"data": data_name, "results": [{"model": name, **asdict(result)} for name, result in results.items()]}
     if arguments.json:
         print(json.dumps(document, indent=2, sort_keys=True))
     else:

@@ -18,13 +18,7 @@ from attendant.training.loop.update import Processes
 from attendant.training.progress import plain_console, plain_table, print_line
 from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, shipped_recipes
 from attendant.training.recipe_choice import recipe_of_inputs, sample_of, script_shares, shortened, suspicions
-from attendant.training.run.corpora import (
-    SPLITS,
-    Corpora,
-    prepare_corpora,
-    refuse_unknown_targets,
-    warnings_of,
-)
+from attendant.training.run.corpora import SPLITS, Corpora, prepare_corpora, refuse_unknown_targets, warnings_of
 from attendant.training.run.loading import starting_run, teaching_runs
 
 TRAIN_DESCRIPTION = """\

@@ -109,12 +109,7 @@ class Corpora:
     facts: dict[str, Any]
 
 
-def prepare_corpora(
-    recipe: Recipe,
-    folder: Path,
-    tokenizers: Tokenizers | None,
-    begun: Run | None = None,
-) -> Corpora:
+def prepare_corpora(recipe: Recipe, folder: Path, tokenizers: Tokenizers | None, begun: Run | None = None) -> Corpora:
     """Reads all splits. Raises UserError: bad or no data; other data than `begun` has.
 
     Args:
