@@ -88,8 +88,7 @@ class StudentLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns x [R, D], the new cell [R, D] and the mean weights of attention [R, S].
 
-        Args:
-            source: keys and values [B, heads, S, D / heads], mask [B, S].
+        `source` has keys and values [B, heads, S, D / heads] and the mask [B, S].
         """
         forget = torch.sigmoid(self.forget(x))
         cell = forget * cell + (1 - forget) * self.candidate(x)

@@ -308,11 +308,7 @@ def serve_ctranslate2(folder: str, num_workers: int, batch_size: int) -> None:
 
 
 def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None:
-    """Decodes jobs with the model of its training benchmark, by its own search.
-
-    Args:
-        sizes: the workload's others.
-    """
+    """Decodes jobs with the model of its training benchmark, by its own search."""
     import torch
     import yaml
     from joeynmt.config import _check_special_symbols

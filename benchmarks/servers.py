@@ -135,11 +135,7 @@ def running(server: Server) -> Iterator["Running"]:
 
 @contextmanager
 def load_generator(target: str, requests: Sequence[bytes], method: str = METHOD) -> Iterator[Process]:
-    """Runs a load generator, which sends these requests in turn: questions are `Load`s, answers `Answered`s.
-
-    Args:
-        method: the full path of the unary call.
-    """
+    """Runs a load generator, which sends these requests in turn: questions are `Load`s, answers `Answered`s."""
     with tempfile.NamedTemporaryFile() as file:
         file.writelines(base64.b64encode(request) + b"\n" for request in requests)
         file.flush()

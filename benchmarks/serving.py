@@ -295,9 +295,6 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
     Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
     nearest nondecreasing sequence by least squares (its max-min formula, Barlow et al. 1972).
 
-    Args:
-        points: (load, latency), by load.
-
     Returns:
         None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
     """

@@ -190,11 +190,7 @@ def print_bundle(workload: dict[str, float], cache: str) -> None:
 
 
 def mt_model(workload: Workload, **changes: Any) -> Seq2Seq:
-    """Returns a model with seeded random weights.
-
-    Args:
-        changes: fields of its configuration that differ from the workload's architecture.
-    """
+    """Returns a model with seeded random weights. Its configuration is the workload's, with these changes."""
     config = ModelConfig(
         embedding_size=workload.embedding_size,
         hidden_size=workload.hidden_size,

@@ -100,11 +100,7 @@ def are_symbols(texts: Sequence[str]) -> bool:
 
 
 def suspicions(pairs: Sequence[Pair]) -> list[str]:
-    """Returns a line for each sign of wrong pairs, with its share of the pairs and an example.
-
-    Args:
-        pairs: not empty.
-    """
+    """Returns a line for each sign of wrong pairs, with its share of the pairs and an example."""
     scripts = [next(iter(script_shares(getattr(pair, side) for pair in pairs)), "") for side in ("source", "target")]
 
     def is_swapped(pair: Pair) -> bool:
@@ -135,9 +131,6 @@ def shortened(pair: Pair) -> str:
 def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a recipe for these files, and lines that explain it. The same files give the same recipe.
     Raises UserError: bad rows; no pairs; too few different sources to hold some out.
-
-    Args:
-        name: how errors name the files; if empty, by their paths.
     """
     sources = set[str]()
 

@@ -354,9 +354,6 @@ NUM_NAMED: Final = 3
 def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
     """Loads weights into a module, by the names of its state dict. Raises UserError: names or shapes differ; the
     message has the first differences.
-
-    Args:
-        refusal: begins the message if they don't fit.
     """
     expected = module.state_dict()
     wrong = [

@@ -303,9 +303,6 @@ def split(name: str, words: Mapping[str, list[str]]) -> dict[str, list[Pair]]:
 
     Of more words than a split can have, those are taken whose first seven letters differ, short ones first, which are
     the most frequent in texts; then the others. Otherwise a hash decides.
-
-    Args:
-        name: the language's tag.
     """
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for word in sorted(words, key=hash_of):

@@ -154,11 +154,7 @@ VOID_TAGS = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link",
 
 
 def help_pages(root: Path) -> Iterator[Page]:
-    """Yields the help's pages in order: key (`lo:swriter/main.html`) and pairs of paragraphs.
-
-    Args:
-        root: the directory of the unpacked packages.
-    """
+    """Yields the help's pages in order: key (`lo:swriter/main.html`) and pairs of paragraphs."""
     english = root / HELP / "en-US/text"
     for path in sorted(english.rglob("*.html")):
         translation = root / HELP / LANGUAGE / "text" / path.relative_to(english)
@@ -287,11 +283,7 @@ class Section:
 
 
 def manual_pages(root: Path) -> Iterator[Page]:
-    """Yields the manual's pages in order, each once: key (`man:man3/printf.3.gz`) and pairs of blocks.
-
-    Args:
-        root: the directory of the unpacked packages.
-    """
+    """Yields the manual's pages in order, each once: key (`man:man3/printf.3.gz`) and pairs of blocks."""
     for path in sorted((root / MANUAL).glob("man*/*.gz")):
         translation = root / MANUAL / LANGUAGE / path.relative_to(root / MANUAL)
         if translation.exists() and not path.is_symlink() and not translation.is_symlink():
@@ -407,9 +399,6 @@ def desktop_pages(root: Path) -> Iterator[Page]:
     """Yields the pages in order: key (`help:gedit/gedit-search.page`) and pairs of paragraphs.
 
     Pages are left out if a document type has to define their entities, or if the translation has other elements.
-
-    Args:
-        root: the directory of the unpacked packages.
     """
     english = root / DESKTOP_HELP / "C"
     for path in sorted(english.rglob("*.*")):

@@ -70,11 +70,7 @@ def split(catalogues: Iterable[tuple[str, list[Pair]]]) -> dict[str, list[Pair]]
 
 
 def catalogues(root: Path) -> Iterator[tuple[str, list[Pair]]]:
-    """Yields the French catalogues in order: name and pairs.
-
-    Args:
-        root: the directory of the unpacked packages.
-    """
+    """Yields the French catalogues in order: name and pairs."""
     for path in sorted((root / "usr").rglob("fr/LC_MESSAGES/*.mo")):
         messages = chain.from_iterable(lines(*sides) for sides in catalogue(path.read_bytes()))
         yield path.stem, list(UNIT.pairs((english, LATE_MARK.sub(r" \1", french)) for english, french in messages))

@@ -102,11 +102,8 @@ def run_average(arguments: argparse.Namespace) -> None:
 
 
 def average_run(run: Run, last: int, output: Path) -> list[int]:
-    """Averages the weights of the last validated checkpoints. Raises UserError: there are fewer; `output` exists
-    already, or can't be written.
-
-    Args:
-        output: a new run directory. Its checkpoint can be evaluated and exported, but not trained further.
+    """Averages the weights of the last validated checkpoints. The new run in `output` can be evaluated and exported,
+    but not trained further. Raises UserError: there are fewer; `output` exists already, or can't be written.
 
     Returns:
         the steps of the checkpoints.

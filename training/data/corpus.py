@@ -264,11 +264,8 @@ def _mapped(directory: Path, side: str, num_pairs: int, num_tokens: int) -> Toke
 
 
 def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, survey: dict[str, Any]) -> None:
-    """Tokenizes pairs into a directory, which appears whole or not at all. Raises UserError: the encoder keeps no pair;
-    the disk is full.
-
-    Args:
-        survey: JSON values, which `open_stored` returns.
+    """Tokenizes pairs into a directory, which appears whole or not at all. `open_stored` returns the survey, which is
+    of JSON values. Raises UserError: the encoder keeps no pair; the disk is full.
     """
     lengths = {side: array("i") for side in SIDES}
     with new_folder(directory, put=unless_there) as folder:

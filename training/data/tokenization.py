@@ -479,9 +479,6 @@ def _frequent_characters(
 ) -> list[str]:
     """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary. Raises
     UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
-
-    Args:
-        size: size of the vocabulary, the special symbols, bytes and WORD_START included.
     """
     counts: Counter[str] = Counter()
     normalizer = library.normalizer

@@ -71,11 +71,7 @@ class Answered:
         ]
 
     def are_right(self, rule: RightRule, examples: Sequence[Example], bundle: Bundle) -> Bools:
-        """Returns [N] bool, True for answers that are right by the references of their examples.
-
-        Args:
-            examples: the examples of all texts.
-        """
+        """Returns [N] bool, True for answers that are right by the references of their examples."""
         # No tokenizer writes the white space that it does not read.
         spaced = bundle.target_tokenizer.spaced
         references = [tuple(map(spaced, examples[place].references)) for place in self.places]

@@ -182,9 +182,6 @@ def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """Returns a context in which oneDNN multiplies float32 on the CPU, if it does so exactly.
 
     The choice depends on the hardware alone. The setting is the whole process's; it is restored at the end.
-
-    Args:
-        device: device of the training; only a CPU needs this.
     """
     return _products_in("bf16") if device.type == "cpu" and onednn_is_exact() else nullcontext()
 

@@ -73,9 +73,6 @@ def target_masses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the target distribution without the shares of smoothing.
 
-    Args:
-        like: a tensor with the type and device of the masses.
-
     Returns:
         symbols [N, 1 + K], which may contain the true one twice; the share of each in the distribution, [N, 1 + K]; and
         1 - w, [N].
@@ -105,11 +102,7 @@ def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
 
 
 def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:
-    """Returns the share of label smoothing of each symbol, [V]; 0 for PAD and BOS.
-
-    Args:
-        like: [..., V], with the type and device of the shares.
-    """
+    """Returns the share of label smoothing of each symbol, [V], typed as `like` [..., V]; 0 for PAD and BOS."""
     shares = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
     shares[list(NEVER_GENERATED)] = 0
     return shares.mul_(label_smoothing / (len(shares) - len(NEVER_GENERATED)))

@@ -212,9 +212,6 @@ def kept_by(models: Iterable[Path]) -> list[Path]:
 def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
     """Checks a file to write before anything is decoded.
 
-    Args:
-        used: files that it must not be, and folders that it must not be in.
-
     Raises:
         UserError: it is a directory, has none, is in use, or has the name of a compressed file.
         CantWrite: its directory can't be written to.

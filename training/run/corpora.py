@@ -216,9 +216,6 @@ def survey(
     """Counts pairs, and returns which of them are trained on: [num_pairs] bool.
 
     Reads all pairs once and keeps 17 bytes of each: a digest, and a flag of held-out sources.
-
-    Args:
-        held_out: split -> its sources, compared as the files have them.
     """
     held_out_sources = frozenset[str]().union(*held_out.values())
     shared_sources: set[str] = set()

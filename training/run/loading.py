@@ -109,11 +109,7 @@ def text_model_of(
 
 
 def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
-    """Opens a run for evaluation or export. Raises UserError: not a run, no checkpoint yet, a damaged file.
-
-    Args:
-        which: "best" or "last".
-    """
+    """Opens a run for evaluation or export. Raises UserError: not a run, no checkpoint yet, a damaged file."""
     run = Run(Path(path))
     recipe = run.recipe()
     if which not in (BEST, LAST):
@@ -153,9 +149,6 @@ def _loaded(run: Run, recipe: Recipe, directory: Path) -> LoadedRun:
 def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[LoadedRun]:
     """Opens runs that predict together. Raises UserError: a run can't be opened, or has another tokenizer, start symbol
     or end of sources than the first.
-
-    Args:
-        option: the option that names them, for errors.
     """
     loaded = [load_run(path, which) for path in paths]
     first = loaded[0]
@@ -239,9 +232,6 @@ def starting_run(recipe: Recipe) -> Run | None:
 def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
     """Returns the runs that `distillation.teachers` names. Raises UserError: as `starting_run`, except for the
     architecture.
-
-    Args:
-        start: the run that the training starts from; its tokenizers must be the teachers' too.
     """
     option = "distillation.teachers"
     runs = [_named_run(recipe, option, name, ("source", "target")) for name in recipe.distillation.teachers]
