@@ -189,12 +189,7 @@ class Process:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, answers: bool = False
     ) -> None:
-        """Starts the program.
-
-        Args:
-            environment: additional variables.
-            answers: the program answers questions, as `job.answer_questions` does.
-        """
+        """Starts the program. If it `answers`, it does as `job.answer_questions`."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._process = subprocess.Popen(
             command,

@@ -101,12 +101,8 @@ def answer_questions(answer: Callable[[dict[str, Any]], object]) -> None:
 
 
 def program(function: str, python: Path | str = sys.executable, **arguments: object) -> list[str]:
-    """Returns the command that calls a function of this package in a process of its own.
-
-    Args:
-        function: MODULE:FUNCTION, without the leading "benchmarks.".
-        python: the interpreter of its environment.
-        arguments: values of types that JSON has.
+    """Returns the command that calls a function of this package in a process of its own. The function is
+    MODULE:FUNCTION, without the leading "benchmarks."; its arguments are of types that JSON has.
     """
     return [str(python), "-m", "benchmarks.job", f"benchmarks.{function}", json.dumps(arguments)]
 

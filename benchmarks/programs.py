@@ -44,12 +44,7 @@ METHODS = {
 
 
 def generate_load(target: str, method: str, requests: str) -> None:
-    """Loads a server: questions are `Load`s, answers `Answered`s.
-
-    Args:
-        method: the server's unary call.
-        requests: a file of requests, one a line, in base64.
-    """
+    """Loads a server: questions are `Load`s, answers `Answered`s. The file of requests has one a line, in base64."""
     from attendant.server.bench.load import Load, run_load
 
     payloads = itertools.cycle(map(base64.b64decode, Path(requests).read_text(encoding="ascii").splitlines()))

@@ -223,12 +223,8 @@ def modelled(
     scheduler: Callable[[Budget], Scheduler],
     clock: Callable[[], float] = time.thread_time,
 ) -> tuple[float, float]:
-    """Returns the median and the 99th percentile of the latency in ms, from arrival to answer, in virtual time.
-
-    Args:
-        rate: mean arrivals per second, at random moments (Poisson).
-        scheduler: makes the engine's scheduler.
-        clock: measures the stepper's calls.
+    """Returns the median and the 99th percentile of the latency in ms, from arrival to answer, in virtual time. `clock`
+    measures the stepper's calls.
     """
     timed: Any = TimedStepper(stepper, clock)
     engine = Engine(timed, BUDGET, special_ids, lambda: timed.now, scheduler)

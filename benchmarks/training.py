@@ -127,13 +127,7 @@ def write_corpus(workload: Workload, folder: Path) -> Path:
 def configure(
     toolkit: Toolkit, workload: Workload, folder: Path, corpus: Path, *, input_feeding: bool, **settings: Any
 ) -> list[str]:
-    """Writes the configuration of a training; returns the arguments of the toolkit's Python.
-
-    Args:
-        folder: for the configuration, logs and checkpoints.
-        input_feeding: a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
-        settings: `num_threads`, and `precision`: "fp32", or "bf16", which is automatic mixed precision.
-    """
+    """Writes the configuration of a training; returns the arguments of the toolkit's Python."""
     values = {
         **asdict(workload),
         **settings,

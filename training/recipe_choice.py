@@ -262,11 +262,6 @@ def recipe_of_inputs(
     """Returns the recipe of the inputs of a training, or one chosen for their pairs. Raises UserError: no such file, a
     bad recipe, bad pairs; a recipe among several inputs.
 
-    Args:
-        inputs: files of pairs are named as `CorpusFiles.named` takes them.
-        overrides: see `load_recipe`.
-        keep_pairs: stores pairs in memory; if None, they are refused.
-
     Returns:
         the recipe, and lines that explain the choice.
     """

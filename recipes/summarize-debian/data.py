@@ -92,11 +92,7 @@ def choose(pairs: Mapping[str, Pair], source_of: Mapping[str, str]) -> Iterator[
     """Yields each source package with the pair of one of its packages, if the pair's lengths are in range.
 
     The packages of one source share most of their text, so one of them represents it: the package with the shortest
-    name that is not a companion of another, if there is one.
-
-    Args:
-        pairs: package -> text and synopsis.
-        source_of: package -> source package; a package that is missing is its own source.
+    name that is not a companion of another, if there is one. A package without a source package is its own.
     """
     families: dict[str, list[str]] = {}
     for package in pairs:

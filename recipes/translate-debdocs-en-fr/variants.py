@@ -158,12 +158,7 @@ class Filler:
 
 
 def variants(sentences: Sequence[Pair], num_pairs: int, seed: int = SEED) -> Iterator[Pair]:
-    """Yields the variants of a training split.
-
-    Args:
-        sentences: the split's sentences.
-        num_pairs: its number of pairs, of which each kind of variants is a share.
-    """
+    """Yields the variants of a training split."""
     drawn = random.Random(seed)
     filler = Filler(drawn)
     # A sentence that is the same on both sides was left untranslated.

@@ -228,10 +228,6 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     It is the smallest one that holds for every pair, so that no trained answer is cut, but never below the mean ratio
     of all tokens: sources that are longer than any of the training split must not be cut below the usual length. The
     margin is added to every target: ratios of short texts scatter too widely to bound anything.
-
-    Args:
-        corpus: the training split, N > 0 pairs.
-        append_eos: its sources end with EOS, which does not count.
     """
     sources = corpus.sources.lengths - append_eos
     targets = corpus.targets.lengths

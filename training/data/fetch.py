@@ -94,10 +94,6 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 def pip_download(folder: Path, requirement: str) -> Path:
     """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies. Raises
     UserError: the package index can't be reached, or has no such version; there is no pip.
-
-    Args:
-        folder: an empty folder for the archive.
-        requirement: NAME==VERSION.
     """
     if find_spec("pip") is None:
         raise UserError("pip, which downloads the data, is not installed: python -m ensurepip, or uv pip install pip")

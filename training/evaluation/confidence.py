@@ -82,11 +82,8 @@ class Answered:
 def answer_by_default(
     bundle: Bundle, stepper: Stepper, sources: Sequence[Sequence[int]], progress: Callable[[int], None] | None = None
 ) -> Answered:
-    """Decodes sources as requests without options are decoded; those beyond a request's limits are left out.
-
-    Args:
-        sources: ids without EOS.
-        progress: called with the number of sources that have just finished.
+    """Decodes sources as requests without options are decoded; those beyond a request's limits are left out. Sources
+    are ids without EOS.
     """
     manifest = bundle.manifest
     places = [place for place, ids in enumerate(sources) if 0 < len(ids) <= manifest.limits.max_source_tokens]
@@ -290,11 +287,6 @@ def auroc(scores: Floats64, is_positive: Bools, counts: Floats64) -> Floats64:
 
     It is the probability that a positive has a higher score than a negative, with half of a tie (Hanley and McNeil
     1982).
-
-    Args:
-        scores: [N].
-        is_positive: [N].
-        counts: [R, N] how often each counts.
     """
     order = np.argsort(scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
@@ -320,10 +312,6 @@ def measure_confidence(
     """Answers examples and inputs of other domains by the bundle's defaults, and measures the confidences. Raises
     UserError: the bundle has no calibration; no source is within its limits; the metric needs a library that is not
     installed.
-
-    Args:
-        foreign: name and texts of inputs of other domains.
-        progress: called with the number of inputs that have just been answered.
     """
     calibration = bundle.manifest.confidence
     if calibration is None:

@@ -90,10 +90,6 @@ def target_masses(
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
     """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention to the same positions.
 
-    Args:
-        weights: [B, T, S] of attention.
-        positions: [N] int64 indices of the counted places in the flattened [B, T].
-
     Returns:
         the sum over them of sum_s min(a_ts, c_ts), c_ts being the attention on position s before step t; a scalar.
     """

@@ -327,11 +327,8 @@ def _refuse_idle(config: EvaluationConfig, bleu_tokenizer: str | None, length_un
 
 
 def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices: Sequence[Sequence[Any]]) -> None:
-    """Refuses options of a search that have no effect on any search of a model.
-
-    Args:
-        configs: the model's configuration, for each search.
-        choices: the values of each of SEARCH_OPTIONS; None is the configuration's own.
+    """Refuses options of a search that have no effect on any search of a model. `choices` are the values of each of
+    SEARCH_OPTIONS; None is the configuration's own.
     """
     chosen = {
         name: value

@@ -135,10 +135,6 @@ def prepare(
     A run that begins with another's weights, or learns from others, takes their tokenizers too. The first process
     prepares while the others wait; they then read the results in the run directory. Raises UserError: bad data; the run
     was begun with another recipe or other data; the run to start from does not fit.
-
-    Args:
-        announce: shows a line.
-        progress: shows the teachers' work.
     """
     processes = processes or Processes()
     device = hardware.choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
@@ -199,10 +195,6 @@ def check_memory(
 ) -> None:
     """Refuses a model whose training does not fit into memory, before it is built. Raises UserError: weights, gradients
     and the optimizer's averages need more memory than there is.
-
-    Args:
-        source_size, target_size: sizes of the vocabularies.
-        optimizer: a key of NUMBERS_PER_WEIGHT.
     """
     with torch.device("meta"):
         num_parameters = Seq2Seq(model, source_size, target_size).num_parameters
@@ -245,12 +237,8 @@ def _with_soft_targets(
     no teachers, the split as it is and None.
 
     Soft targets are kept on disk, not computed with each batch: they are the same in every epoch, and a teacher's
-    forward pass takes a third of a training step. Raises UserError: a teacher can't be opened, or starts or ends its
-    texts differently from the first.
-
-    Args:
-        run: the run that learns.
-        teachers: empty if the run is resumed: teachers.json then names them.
+    forward pass takes a third of a training step. A resumed run has no `teachers`: teachers.json then names them.
+    Raises UserError: a teacher can't be opened, or starts or ends its texts differently from the first.
     """
     config, offsets = recipe.distillation, train.corpus.targets.offsets
     if not config.teachers:

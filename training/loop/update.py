@@ -174,10 +174,6 @@ def training_loss(
 ) -> tuple[Tensor, Tensor]:
     """Computes the loss of a batch's target tokens (training/kernels/loss.py).
 
-    Args:
-        coverage_loss: the weight of `repeated_attention`.
-        sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
-
     Returns:
         the sum of smoothed cross-entropy and coverage loss in nats, a scalar; and the cross-entropy of the true symbols
         alone, which has no gradient.

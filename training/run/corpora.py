@@ -171,11 +171,6 @@ def prepare_training_split(
 ) -> TrainingSplit:
     """Reads the training split, a pair at a time; the files are read as often as needed. Raises UserError: bad rows; no
     pair is left.
-
-    Args:
-        digest: digest of the files of all splits.
-        held_out: split -> its sources.
-        folder, tokenizers: see `prepare_corpora`.
     """
     config = recipe.data
     surveyed = None

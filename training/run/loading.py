@@ -264,10 +264,6 @@ def load_initial_weights(
     """Gives the model the published weights of the starting run's best checkpoint, or word vectors. Raises UserError:
     word vectors can't be read, have another size than the embeddings, or belong to no symbol.
 
-    Args:
-        start: the result of `starting_run`.
-        tokenizers: "source" and "target".
-
     Returns:
         the content of start.json; empty if the model keeps its random weights.
     """
@@ -307,11 +303,6 @@ def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArr
     Each line is a word and its numbers, separated by spaces or tabs. A first line may have the number of words and of
     numbers. If a word occurs twice, the first vector counts. Raises UserError: the file can't be read; a line has
     another size, or numbers that are not finite; no word matches.
-
-    Args:
-        path: UTF-8; may be compressed.
-        words: word -> id.
-        size: E.
 
     Returns:
         ids [K], and their vectors [K, E].
