@@ -92,10 +92,8 @@ def log_line(line: str) -> None:
 
 
 def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
-    """Starts all systems, then makes the visits of each once a round, in turns and in their order.
-
-    Returns:
-        In the order of the systems: all visits that have samples, or the problem of a system that failed.
+    """Starts all systems, then makes the visits of each once a round, in turns and in their order. Returns in the order
+    of the systems all visits that have samples, or the problem of a system that failed.
     """
     visits: list[list[tuple[Measurement, Visit]]] = []
     problems: dict[System, str] = {}

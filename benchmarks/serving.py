@@ -193,11 +193,7 @@ def open_loop(context: Context) -> Part:
 
 
 class TimedStepper:
-    """A stepper in virtual time, in which only its own calls take time: their processor time.
-
-    Attributes:
-        now: the virtual time in seconds.
-    """
+    """A stepper in virtual time, in which only its own calls take time: their processor time."""
 
     def __init__(self, stepper: Stepper, clock: Callable[[], float]) -> None:
         self.now = 0.0
@@ -289,10 +285,8 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
     """Returns the highest load with at most this latency, between two measured loads on a straight line.
 
     Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
-    nearest nondecreasing sequence by least squares (its max-min formula, Barlow et al. 1972).
-
-    Returns:
-        None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
+    nearest nondecreasing sequence by least squares (its max-min formula, Barlow et al. 1972). Returns None if even the
+    lowest load has a higher latency; the highest load, a lower bound, if none has.
     """
     loads, latencies = [load for load, _ in points], [latency for _, latency in points]
     rising = [

@@ -151,12 +151,9 @@ def configure(
 def _train(
     toolkit: Toolkit, command: Sequence[str], folder: Path, seconds: float, num_threads: int, batch_tokens: int
 ) -> Samples:
-    """Trains from the start for `seconds`, or until there are MIN_WINDOWS windows. Raises Unavailable: the toolkit
-    ended by itself.
-
-    Returns:
-        A sample per window: target tokens per second, and per second of all threads' processor time. The latter is the
-        figure to compare on a busy machine.
+    """Trains from the start for `seconds`, or until there are MIN_WINDOWS windows. Returns a sample per window: target
+    tokens per second, and per second of all threads' processor time, which is the figure to compare on a busy machine.
+    Raises Unavailable: the toolkit ended by itself.
     """
     readings: list[tuple[int, float, float]] = []  # step, seconds and processor seconds, a reading per window
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))

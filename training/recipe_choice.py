@@ -259,11 +259,8 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str
 def recipe_of_inputs(
     inputs: Inputs, overrides: recipe.Overrides = (), keep_pairs: recipe.KeepPairs | None = None
 ) -> tuple[recipe.Recipe, list[str]]:
-    """Returns the recipe of the inputs of a training, or one chosen for their pairs. Raises UserError: no such file, a
-    bad recipe, bad pairs; a recipe among several inputs.
-
-    Returns:
-        the recipe, and lines that explain the choice.
+    """Returns the recipe of the inputs of a training, or one chosen for their pairs. Lines explain a choice. Raises
+    UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
     if isinstance(inputs, recipe.Recipe):
         inputs = inputs.model_dump(mode="json", exclude_none=True)

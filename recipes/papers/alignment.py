@@ -139,10 +139,8 @@ def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
 
 
 def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tuple[list[Floats], list[list[bool]]]:
-    """Decodes sources greedily: first unmasked, then with each of their positions masked in turn.
-
-    Returns:
-        the attention [T, S] of each unmasked answer; and for each position, True if masking it changes the answer.
+    """Decodes sources greedily: first unmasked, then with each of their positions masked in turn. Returns the attention
+    [T, S] of each unmasked answer; and for each position, True if masking it changes the answer.
     """
     limit = 2 * max(map(len, sources))
     plain = decode_all(model.stepper, sources, DecodingOptions(max_length=limit, attention=True), model.special_ids)

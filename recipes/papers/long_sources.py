@@ -39,10 +39,8 @@ PANELS: Final = (("per", "PER (%)"), ("on_word", "attention on the word that is 
 
 @dataclass(frozen=True, slots=True)
 class LongSource(SpokenWord):
-    """Several words joined without separators, with the sounds of all, in order.
-
-    Attributes:
-        spans: for each sound the letters [start, end) of its word.
+    """Several words joined without separators, with the sounds of all, in order. `spans` has for each sound the letters
+    [start, end) of its word.
     """
 
     spans: tuple[tuple[int, int], ...]

@@ -62,11 +62,7 @@ FOLDERS: Final = (
 
 
 class Filler:
-    """Draws parts of texts that are the same in every language: names, numbers, placeholders, addresses.
-
-    Attributes:
-        random: the generator that everything is drawn from.
-    """
+    """Draws parts of texts that are the same in every language: names, numbers, placeholders, addresses."""
 
     def __init__(self, drawn: random.Random) -> None:
         self.random = drawn

@@ -101,10 +101,8 @@ def answer_by_default(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A value with its 95 % interval, which is None without resamples, and for a value of a single answer.
-
-    Attributes:
-        value: None if it does not exist, such as the share of warnings among no wrong answers.
+    """A value with its 95 % interval, which is None without resamples, and for a value of a single answer. A value that
+    does not exist, such as the share of warnings among no wrong answers, is None.
     """
 
     value: float | None

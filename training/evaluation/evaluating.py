@@ -303,11 +303,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All measurements of one decoding.
-
-    Attributes:
-        statistics: statistics of each metric, in the order of `measurements`, for comparisons.
-    """
+    """All measurements of one decoding. Statistics are in the order of the measurements."""
 
     options: DecodingOptions
     statistics: tuple[Statistics, ...] = field(compare=False, repr=False)

@@ -108,10 +108,7 @@ def keep_freed_memory() -> bool:
     """Makes the process keep the memory that it frees, for reuse; its resident memory stays at the peak.
 
     A training step allocates the same large tensors again and again. glibc would return them to the kernel each time,
-    which clears every page again, within the step.
-
-    Returns:
-        False if the C library is not glibc, and nothing changes.
+    which clears every page again, within the step. Returns False, and changes nothing, if the C library is not glibc.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):

@@ -88,10 +88,10 @@ def target_masses(
 
 
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
-    """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention to the same positions.
+    """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention [B, T, S] to source positions.
 
-    Returns:
-        the sum over them of sum_s min(a_ts, c_ts), c_ts being the attention on position s before step t; a scalar.
+    It is the sum, over `positions` [N] of the flattened [B, T], of sum_s min(a_ts, c_ts), c_ts being the attention on
+    position s before step t.
     """
     covered = weights.cumsum(1) - weights
     return torch.minimum(weights, covered).sum(-1).flatten().index_select(0, positions).sum()

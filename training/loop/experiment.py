@@ -57,10 +57,8 @@ NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs.
-
-    Attributes:
-        batches: of the pairs whose loss is taken, each [B] int64; the same in every validation.
+    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs. The batches, each [B] int64,
+    are the same in every validation.
     """
 
     recipe: Recipe

@@ -200,10 +200,7 @@ def training_loss(
 
 class Updater:
     """Updates a model. In any number of batches and processes, the same pairs give the same gradient: the loss is
-    normalized over all target tokens of an update.
-
-    Attributes:
-        scaler: fp16's, part of a checkpoint.
+    normalized over all target tokens of an update. A checkpoint has fp16's `scaler`.
     """
 
     def __init__(

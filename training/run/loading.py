@@ -261,11 +261,9 @@ def _named_run(recipe: Recipe, option: str, name: str, equal_tables: Collection[
 def load_initial_weights(
     recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]
 ) -> dict[str, Any]:
-    """Gives the model the published weights of the starting run's best checkpoint, or word vectors. Raises UserError:
-    word vectors can't be read, have another size than the embeddings, or belong to no symbol.
-
-    Returns:
-        the content of start.json; empty if the model keeps its random weights.
+    """Gives the model the published weights of the starting run's best checkpoint, or word vectors. Returns the content
+    of start.json, which is empty if the model keeps its random weights. Raises UserError: word vectors can't be read,
+    have another size than the embeddings, or belong to no symbol.
     """
     if start is not None:
         directory = checkpoint_path(start, BEST)
@@ -301,11 +299,8 @@ def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArr
     """Reads word vectors in the text format of word2vec, GloVe and fastText, line by line.
 
     Each line is a word and its numbers, separated by spaces or tabs. A first line may have the number of words and of
-    numbers. If a word occurs twice, the first vector counts. Raises UserError: the file can't be read; a line has
-    another size, or numbers that are not finite; no word matches.
-
-    Returns:
-        ids [K], and their vectors [K, E].
+    numbers. If a word occurs twice, the first vector counts. Returns ids [K] and their vectors [K, E]. Raises
+    UserError: the file can't be read; a line has another size, or numbers that are not finite; no word matches.
     """
     vectors: dict[int, NDArray[np.float32]] = {}
     problems = Problems()
