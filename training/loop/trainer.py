@@ -4,10 +4,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -118,9 +118,9 @@ class Trainer:
                 callback.begin(start)
                 # ExitStack passes the exception's type, itself and its traceback.
                 stack.push(lambda kind, error, trace, callback=callback: callback.end(error))
-            interruption = stack.enter_context(Interruption())
+            interrupted = stack.enter_context(interruption())
             while True:
-                if self._processes.any(interruption.requested):
+                if self._processes.any(interrupted.is_set()):
                     self._save(best=False)
                     raise KeyboardInterrupt(f"stopped at step {self.state.step}; --resume goes on from there")
                 if self._validation_is_due():
@@ -326,26 +326,23 @@ class Guard:
         return 0 < self._config.divergence_updates <= state.num_high_losses
 
 
-class Interruption:
-    """A context in which Ctrl-C and SIGTERM set `requested`, so that the running step is finished and saved first.
+@contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Yields an event that Ctrl-C and SIGTERM set, so that the running step is finished and saved first.
 
     A second signal ends the process at once. Only the main thread can receive them: elsewhere, nothing is changed.
     """
+    requested = threading.Event()
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+    def receive(number: int, frame: FrameType | None) -> None:
+        if requested.is_set():
             raise KeyboardInterrupt
-        self.requested = True
+        requested.set()
+
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = {number: signal.signal(number, receive) for number in SIGNALS} if is_main else {}
+    try:
+        yield requested
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
