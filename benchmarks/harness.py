@@ -68,12 +68,7 @@ class System:
 
 @dataclass(slots=True)
 class Measurement:
-    """The samples of one visit of a system over all rounds, or the reason why the system has none.
-
-    Attributes:
-        point: the name of the visit.
-        samples: by figure.
-    """
+    """The samples of one visit of a system over all rounds, or the reason why the system has none."""
 
     system: System
     point: str = ""

@@ -61,7 +61,6 @@ class Workload:
     Attributes:
         vocabulary_size, embedding_size: sizes of each side, the four special symbols included.
         hidden_size: width of the decoder, and of both encoder directions together.
-        num_layers: layers of the encoder and of the decoder.
         dropout: probability in training, at the places where each toolkit applies dropout.
         batch_sentences: sentences of a training batch.
         num_tokens: source positions and target positions of a sentence, the target's end symbol included.
@@ -102,7 +101,6 @@ class Context:
     Attributes:
         cache: the folder of environments and models, kept between runs.
         quick: tiny sizes, which only show that everything runs.
-        options: options of the command line.
     """
 
     workload: Workload

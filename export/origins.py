@@ -74,8 +74,6 @@ class Exportable(ABC):
     """The contents of a bundle, except its graphs of other precisions than its base.
 
     Attributes:
-        name: the bundle's, by which requests name the model.
-        architecture: the manifest's description of the model.
         append_eos: the encoder gets EOS after the source.
         prepend_bos: it gets BOS before the source.
         sources: token ids of real sources, without EOS: the graphs are verified on them, and golden examples chosen

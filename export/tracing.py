@@ -144,7 +144,6 @@ class TraceableModel:
         encoder: from ids [B, S] int64 and lengths [B] int64 of sources to the state tensors, in the order of `state`.
         decoder_step: see DecoderStep. Both are traced as they are: they have no layer that depends on padding.
         state: the tensors that pass between the graphs, with their scopes.
-        architecture: the manifest's description of the model.
         reference: decodes with the model in PyTorch; the graphs are compared with it.
         exact_reference: makes a reference in float64, which shows how much of an error is rounding.
         max_positions: of a source, with BOS and EOS; None if there is no limit.

@@ -152,11 +152,9 @@ class Imported:
 
     Attributes:
         file: the checkpoint itself, of which the bundle keeps the digest.
-        config: the architecture.
         tensors: its weights, by the names of `Seq2Seq`'s state dict.
         append_eos: the encoder gets EOS after the source.
         max_source_tokens, max_target_tokens: limits of a request.
-        decoding: the toolkit's own defaults.
     """
 
     file: Path

@@ -45,9 +45,6 @@ class Language:
     """A language's lexicon, and the rules by which it is read.
 
     Attributes:
-        requirement: the package, with its version.
-        member: the lexicon in the package's archive.
-        sha256: the lexicon's digest.
         accented: letters of the language beyond a to z; words with others are left out.
         has_stress: a polysyllable has one primary stress. If false, stress is not written.
         num_trained: the training split has this many words at most.

@@ -47,7 +47,6 @@ class Task:
 
     Attributes:
         lag: the least number of steps between the information and the end; measurements use twice as many.
-        optimizers: the optimizers that it is trained with.
         num_steps: the most updates of a training.
         draw: returns inputs [B, T, V] and wanted answers [B] for a number of sequences and a lag.
         losses: returns [B] for outputs [B, O] and wanted answers.

@@ -74,7 +74,6 @@ class CorpusSoftTargets:
     Attributes:
         symbols: [P, K] int32; probabilities: [P, K] float16.
         offsets: the start of each pair's targets, without EOS.
-        weight: see DistillationConfig.
     """
 
     symbols: NDArray[np.int32]

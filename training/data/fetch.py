@@ -178,12 +178,7 @@ def copy_licences(root: Path, packages: Iterable[str], directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The number of pairs that a data set has, if it is built from certain versions of packages.
-
-    Attributes:
-        versions: package -> version.
-        counts: split -> number of pairs.
-    """
+    """The number of pairs that a data set has, if it is built from certain versions of packages."""
 
     versions: Mapping[str, str]
     counts: Mapping[str, int]

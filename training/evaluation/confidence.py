@@ -55,8 +55,6 @@ class Answered:
     Attributes:
         places: places of the sources among all texts.
         source_ids: without EOS.
-        hypotheses: the best one of each.
-        texts: texts of the hypotheses.
     """
 
     places: list[int]
@@ -111,12 +109,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityBin:
-    """Answers with a confidence from `low` to `high`.
-
-    Attributes:
-        confidence: their mean confidence.
-        share_right: the share of right answers among these.
-    """
+    """Answers with a confidence from `low` to `high`."""
 
     low: float
     high: float

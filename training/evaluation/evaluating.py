@@ -280,7 +280,6 @@ class Measurement:
     Attributes:
         interval: 95 % bootstrap interval; None without resamples.
         protocol: data, rule and decoding, in words.
-        decoding: the options of the search.
         length_unit: the unit of `by_length`; None if there are no lengths.
     """
 

@@ -44,10 +44,8 @@ class Seq2Seq(nn.Module):
     """A recurrent encoder-decoder with attention, by configuration. State goes in and comes out; none is kept.
 
     Attributes:
-        config: the architecture.
         source_vocabulary_size, target_vocabulary_size: special symbols included.
         source_embedding: None if the target's serves both sides (shared).
-        start_id: the input of the first step.
 
     Raises:
         ValueError: shared embeddings, but not one vocabulary.

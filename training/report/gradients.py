@@ -73,8 +73,6 @@ class Gradients:
     Attributes:
         states: r(k).
         inputs: q(d).
-        num_pairs: pairs that were measured.
-        num_positions: their target positions.
         nearest: the median of |dl_T / ds_(T-1)|, which the others are relative to.
     """
 
