@@ -188,8 +188,7 @@ def draw_runs(
     runs: Sequence[Sequence[float]],
     band: Sequence[Sequence[float]] | None = None,
 ) -> None:
-    """Draws a line through the runs' means, and a band. The band's edges are by default the lowest and the highest run.
-    """
+    """Draws a line through the runs' means, and a band, by default from the lowest to the highest run."""
     low, high = band or (np.min(runs, 0), np.max(runs, 0))
     axis.fill_between(positions, low, high, color=series_color(number), alpha=0.16, linewidth=0)
     axis.plot(positions, np.mean(runs, 0), marker=marker(number), label=label, **line_of(number))
