@@ -51,7 +51,7 @@ def pronounce() -> None:
 
 
 class RequestLevelScheduler(Scheduler):
-    """Admits requests only when none runs, and then as many as there is room for.
+    """Admits requests only when none runs, and then all that there is room for.
 
     Requests that end earlier than the others of their batch are answered at once.
     """

@@ -143,7 +143,7 @@ def has_size(value: ir.Value) -> bool:
 
 
 def keeps_last_axis(node: ir.Node) -> bool:
-    """Returns whether a node is a Transpose that keeps the last axis, the features."""
+    """Returns True if a node is a Transpose that keeps the last axis, the features."""
     order = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()
     return bool(order) and order[-1] == len(order) - 1
 

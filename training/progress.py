@@ -48,7 +48,7 @@ def plain_table(*headings: str) -> Table:
 
 
 class Pauses:
-    """Tells when the next line of progress is due, so that long work does not fill a file.
+    """Decides when the next line of progress is due, so that long work does not fill a file.
 
     The first line comes after ten seconds. Each pause is twice as long as the one before, up to ten minutes.
     """
@@ -59,7 +59,7 @@ class Pauses:
         self._pause = FIRST_PAUSE_SECONDS
 
     def is_over(self) -> bool:
-        """Returns whether a line is due now; if so, the next pause begins."""
+        """Returns True if a line is due now; the next pause then begins."""
         now = self._clock()
         if now - self._last < self._pause:
             return False

@@ -178,7 +178,7 @@ def _of_constant(value: ir.Value) -> Bound | None:
 
 
 def _keeps_features(node: ir.Node) -> bool:
-    """Returns whether a node that moves values keeps the last axis."""
+    """Returns True if a node that moves values keeps the last axis."""
     if node.op_type != "Gather":
         return keeps_last_axis(node)
     table = constant(node.inputs[0])

@@ -80,7 +80,7 @@ def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
 
 
 def _adds_up(output: ir.Value) -> bool:
-    """Returns whether a state's next value is a sum, perhaps of the state itself and an increment."""
+    """Returns True if a state's next value is a sum, perhaps of the state itself and an increment."""
     waiting = [output]
     while waiting:
         value = waiting.pop()
@@ -111,7 +111,7 @@ class _Conversion:
             self._dtypes |= {value: made for value in node.outputs if value.dtype == FULL}
 
     def reads_in_full(self, value: ir.Value) -> bool:
-        """Returns whether a consumer of the value computes in fp32."""
+        """Returns True if a consumer of the value computes in fp32."""
         return any(self._computed[node] == FULL for node in value.consumers())
 
     def write(self) -> None:
@@ -196,6 +196,6 @@ class _Conversion:
 
 
 def _is_too_large(values: Sequence[ir.Value]) -> bool:
-    """Returns whether a constant among these is beyond fp16."""
+    """Returns True if a constant among these is beyond fp16."""
     constants = [value.const_value.numpy() for value in values if value.const_value is not None]
     return any(values.size and np.abs(values).max() > PRODUCT_MAX for values in constants)

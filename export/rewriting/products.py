@@ -214,7 +214,7 @@ def _number(value: ir.Value | None) -> float:
 
 
 def joins_features(node: ir.Node) -> bool:
-    """Returns whether a node concatenates values along their last axis."""
+    """Returns True if a node concatenates values along their last axis."""
     last = len(shape_of(node.outputs[0])) - 1 if node.op_type == "Concat" else None
     return last is not None and node.attributes.get_int("axis", None) in (-1, last)
 

@@ -233,7 +233,7 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
 
 
 def _is_rewritable(node: ir.Node) -> bool:
-    """Returns whether a node has the form of our own encoders' layers; others, in users' modules, stay in fp32.
+    """Returns True if a node has the form of our own encoders' layers; others, in users' modules, stay in fp32.
 
     They have lengths, no first states, and outputs whose directions are concatenated.
     """

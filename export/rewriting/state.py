@@ -285,7 +285,7 @@ def _row_tensor(
 
 
 def _is_multiplied_only(value: ir.Value) -> bool:
-    """Returns whether only products with matrices read the value, alone or joined to others."""
+    """Returns True if only products with matrices read the value, alone or joined to others."""
 
     def multiplies(node: ir.Node) -> bool:
         if joins_features(node):

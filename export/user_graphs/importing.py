@@ -235,7 +235,7 @@ def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> lis
 
 
 def _may_begin(declared: Declared, output: Placed) -> bool:
-    """Returns whether an output of the encoder can be the first value of a step's input."""
+    """Returns True if an output of the encoder can be the first value of a step's input."""
     return (
         declared.dtype == output.dtype
         and len(declared.shape) == len(output.axes)

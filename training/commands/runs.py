@@ -168,9 +168,12 @@ def run_label(arguments: argparse.Namespace) -> None:
     sources = dict.fromkeys(text.replace("\t", " ") for text in short)
     opened = open_runs(arguments.paths, "label")
     with translate_os_errors(output), output.open("a", encoding="utf-8") as file:
+        done = set[str]()
         if not is_stream:
             lock(file.fileno(), output)
-        done = set() if is_stream else _labelled(output)
+            # An interrupted command may have left a last line that is not whole.
+            os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
+            done = {line.partition("\t")[0] for _, line in numbered_lines(output)}
         waiting = [source for source in sources if source not in done]
         num_empty = _label(opened, waiting, arguments.beam_size or opened.config.beam_size, file)
     lines = [f"{output}: {len(waiting) - num_empty:,} pairs written"]
@@ -179,12 +182,6 @@ def run_label(arguments: argparse.Namespace) -> None:
     if num_long := len(texts) - len(short):
         lines.append(f"{num_long:,} sources have more than {MOST_CHARACTERS:,} characters: left out")
     print("\n".join(lines), file=sys.stderr if is_stream else sys.stdout)  # Standard output may have the pairs.
-
-
-def _labelled(output: Path) -> set[str]:
-    """Returns the sources that an interrupted command has written; cuts off a last line that is not whole."""
-    os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
-    return {line.partition("\t")[0] for _, line in numbered_lines(output)}
 
 
 def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, file: TextIO) -> int:

@@ -151,11 +151,6 @@ class ModelConfig(Table):
         """The first layer (0 the lowest) whose input is added to its output; MAX_LAYERS if there is none."""
         return FIRST_RESIDUAL_LAYER if self.residual else MAX_LAYERS
 
-    @property
-    def hands_over_cells(self) -> bool:
-        """True if the decoder needs the encoder's last LSTM cells."""
-        return self.cell == "lstm" and self.decoder.initial_state in ("final", "projected")
-
     @model_validator(mode="after")
     def refuse_contradictions(self) -> Self:
         for is_wrong, problem in (*self._problems_of_attention(), *self._other_problems()):

@@ -88,7 +88,7 @@ class Encoder(nn.Module):
                 size,
                 hidden_size,
                 bidirectional=config.encoder.bidirectional,
-                keeps_cells=config.hands_over_cells,
+                keeps_cells=config.cell == "lstm" and config.decoder.initial_state in ("final", "projected"),
             )
             for size in sizes
         )

@@ -157,7 +157,9 @@ def publish_checkpoint(
     """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it. Raises
     CantWrite: the disk is full; the earlier checkpoints are unharmed.
     """
-    name = _free_name(run.checkpoints, step)
+    # A step is saved twice if the training is stopped there, resumed, and then validated.
+    names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
+    name = next(name for name in names if not (run.checkpoints / name).exists())
     with new_folder(run.checkpoints / name) as folder:
         for file, tensors in files.items():
             _save(tensors, folder / file)
@@ -314,12 +316,6 @@ def _joined(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[in
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     return state
-
-
-def _free_name(folder: Path, step: int) -> str:
-    """Returns an unused name. A step is saved twice if the training is stopped there, resumed, and then validated."""
-    names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
-    return next(name for name in names if not (folder / name).exists())
 
 
 def _link(link: Path, name: str) -> None:

@@ -138,16 +138,31 @@ def prepare_corpora(recipe: Recipe, folder: Path, tokenizers: Tokenizers | None,
     unknown = {"train": _unknown_shares(train.corpus, train), "validation": _unknown_shares(validation, train)}
     if "test" in held_out:
         unknown["test"] = _unknown_shares(_some_encoded(held_out["test"], train, recipe), train)
-    facts = _facts(train, validation, held_out) | {
-        "max_length_ratio": max_length_ratio(train.corpus, append_eos=append_eos),
+    counts, corpus = train.survey, train.corpus
+    texts = [frozenset(pair.source for pair in pairs) for pairs in held_out.values()]
+    facts = {
+        "num_trained_pairs": len(corpus),
+        "num_duplicates": counts.num_duplicates,
+        "num_left_out": counts.num_left_out,
+        "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
+        "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
+        "num_pairs_of_shared_sources": counts.num_shared,
+        "num_sources_shared_with_training": {split: len(shared) for split, shared in counts.shared_sources.items()},
+        "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*texts)) if len(texts) > 1 else 0,
+        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
+        "vocabulary_size": {
+            "source": train.source_tokenizer.vocabulary_size,
+            "target": train.target_tokenizer.vocabulary_size,
+        },
+        "max_length_ratio": max_length_ratio(corpus, append_eos=append_eos),
         "digest": digest,
         "files": digests,
-        "num_pairs": {"train": train.survey.num_pairs} | {split: len(pairs) for split, pairs in read.pairs.items()},
+        "num_pairs": {"train": counts.num_pairs} | {split: len(pairs) for split, pairs in read.pairs.items()},
         "num_validation_examples": len(examples),
-        "num_empty": {"train": train.survey.num_empty} | read.num_empty,
+        "num_empty": {"train": counts.num_empty} | read.num_empty,
         "num_huge": read.num_huge,
-        "lengths": _lengths(train.corpus, append_eos=append_eos),
-        "notes": list(dict.fromkeys([*train.survey.notes, *read.notes])),
+        "lengths": _lengths(corpus, append_eos=append_eos),
+        "notes": list(dict.fromkeys([*counts.notes, *read.notes])),
         "unknown_shares": unknown,
     }
     return Corpora(
@@ -476,23 +491,3 @@ def _some_encoded(pairs: Sequence[Pair], train: TrainingSplit, recipe: Recipe) -
     source_ids = encode_source(train.source_tokenizer, sources, append_eos=recipe.source.append_eos)
     target_ids = train.target_tokenizer.encode_batch(targets)
     return Corpus(TokenSequences.of(source_ids), TokenSequences.of(target_ids), num_too_long=0)
-
-
-def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Sequence[Pair]]) -> dict[str, Any]:
-    counts, corpus = train.survey, train.corpus
-    sources = [frozenset(pair.source for pair in held_out[split]) for split in HELD_OUT if split in held_out]
-    return {
-        "num_trained_pairs": len(corpus),
-        "num_duplicates": counts.num_duplicates,
-        "num_left_out": counts.num_left_out,
-        "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
-        "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
-        "num_pairs_of_shared_sources": counts.num_shared,
-        "num_sources_shared_with_training": {split: len(shared) for split, shared in counts.shared_sources.items()},
-        "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
-        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
-        "vocabulary_size": {
-            "source": train.source_tokenizer.vocabulary_size,
-            "target": train.target_tokenizer.vocabulary_size,
-        },
-    }
