@@ -95,7 +95,7 @@ def _steps(context: Context, per_source: int) -> Part:
                         step()
                         seconds.append(time.perf_counter() - began)
                     return {"ms": 1000 * median(seconds)}
-                except (AssertionError, RuntimeError) as error:  # of PyTorch: the other systems keep their rows
+                except (AssertionError, RuntimeError) as error:  # PyTorch fails: the other systems keep their rows
                     raise Unavailable(one_line(str(error))) from error
 
             chosen = QUICK_ROWS if context.quick else counts

@@ -288,7 +288,7 @@ def _import_graphs(options: argparse.Namespace) -> str:
 
 
 def _some_sources(data: EvaluationData) -> list[str]:
-    """Returns sources from all parts of the data, which may be sorted: quality.NUM_REFERENCE or up to twice as many."""
+    """Returns sources from all parts of the data, which may be sorted: one to two times quality.NUM_REFERENCE."""
     examples = data.examples
     return [example.source for example in examples[:: max(1, len(examples) // quality.NUM_REFERENCE)]]
 

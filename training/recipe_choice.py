@@ -198,7 +198,7 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
     ]
     explanation = (
         f"recipe chosen from {num_pairs:,} pairs: {'; '.join(sides)}; embeddings of {embedding_size}, states of "
-        f"{hidden_size}; {max_epochs} epochs; {share:.1%} of the sources held out for validation, as many for the test"
+        f"{hidden_size}; {max_epochs} epochs; {share:.1%} of the sources each held out for validation and test"
     )
     return content, [explanation]
 

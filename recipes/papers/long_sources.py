@@ -89,7 +89,7 @@ def _measure(model: TextModel, sources: Sequence[LongSource]) -> dict[str, Any]:
         for each length: `per`; `on_word`, attention on the letters of the sound's own word. For sources of the length
         DETAILED, by bins of sounds: `right`, sounds that are in the output; `on_word_by_place`.
     """
-    # Outputs are cut after as many sounds as there are letters.
+    # Outputs are cut when they have one sound per letter.
     options = [DecodingOptions(max_length=len(source.word)) for source in sources]
     source_ids = model.source_ids([source.word for source in sources])
     decoded = decode_all(model.stepper, source_ids, options, model.special_ids)

@@ -78,7 +78,7 @@ class CorpusFiles(Table):
 
     Attributes:
         pairs: files of pairs; several are read one after the other.
-        source, target: files with a text a line; as many on each side.
+        source, target: files with one text per line; both sides have the same number of files.
         columns: the columns of `pairs` that are source and target; if None, as `data.columns`.
     """
 

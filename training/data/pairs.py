@@ -275,7 +275,7 @@ class PairReader:
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises UserError: a missing file, files of unequal length; at the end: all bad rows together."""
+        """Yields the pairs. Raises UserError: a missing file, unequal files; at the end: all bad rows together."""
         problems, part = Problems(), self._files.part
         self.num_empty, self.notes = 0, []
         for path, number, (source, target) in self._rows(problems):

@@ -449,7 +449,7 @@ def _learn_pieces(
             character_coverage=1.0,
             # Longer words, as of scripts without spaces, would be left out.
             max_sentence_length=MAX_WORD_BYTES,
-            # What may be one piece was decided by the library's steps.
+            # The library's steps have decided which texts may be one piece.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,

@@ -170,7 +170,7 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None, *, find
     else:
         model["vocab"] = new_ids
         model["unk_token"] = SPECIAL_TOKENS[UNK_ID]
-        model.pop("dropout", None)  # of merges, at random in training
+        model.pop("dropout", None)  # merges that training drops at random
     content |= {"added_tokens": users, "post_processor": None, "padding": None, "truncation": None}
     try:
         with quiet_stderr():

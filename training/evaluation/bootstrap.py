@@ -22,7 +22,7 @@ DEFAULT_RESAMPLES = 1000
 MAX_RESAMPLES = 1_000_000  # More would take hours, and change no digit that is shown.
 CONFIDENCE = 0.95
 SEED = 12345
-MIN_EXAMPLES = 2  # Of an interval.
+MIN_EXAMPLES = 2  # With fewer there is no interval.
 LARGE = 1e6  # From this value on, decimals have no meaning.
 BLOCK_COUNTS = 2**21  # Counts in memory at once, 16 MB of them, for test sets of any size.
 

@@ -36,7 +36,7 @@ from attendant.training.evaluation.metrics import (
 )
 from attendant.training.table import Count, Table
 
-MAX_COUNT: Final = 1_000_000  # Of hypotheses and of target tokens: arrays of more don't fit into memory.
+MAX_COUNT: Final = 1_000_000  # Limit of hypotheses and of target tokens: larger arrays don't fit into memory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ def score_references(model: TextModel, decoded: Sequence[Decoded]) -> Floats64:
 
 
 def perplexity_statistics(metric: PerplexityName, scored: Floats64) -> Statistics:
-    """Returns a perplexity's statistics, as `take_statistics` those of outputs."""
+    """Returns the statistics of a perplexity, from the result of `score_references`."""
     unit, row = ("token", 1) if metric == "perplexity" else ("word", 2)
     return Statistics(
         metric=metric,
@@ -357,7 +357,7 @@ def evaluate(
     data_name: str,
     num_resamples: int = DEFAULT_RESAMPLES,
 ) -> Evaluation:
-    """Takes every metric of `config` of the outputs of `model`.
+    """Measures the outputs of `model` by every metric of `config`.
 
     Args:
         decoded: not empty; the outputs of the search that `config` describes.

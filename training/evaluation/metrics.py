@@ -198,7 +198,7 @@ def _edits(
     rows = []
     for output, targets in zip(outputs, references, strict=True):
         distances = [(Levenshtein.distance(output, target), len(target)) for target in targets]
-        # Of references equally near the longest: relative to it the edits are fewest.
+        # Among equally near references the longest counts: relative to it the edits are fewest.
         fewest, negative_length = min((distance, -size) for distance, size in distances)
         rows.append((float(fewest), float(-negative_length)))
     return rows

@@ -240,7 +240,7 @@ class _AllSteps(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        del gradient  # of nothing
+        del gradient  # it has no elements
         of_weights = zip(ctx.steps.weight_gradients(), ctx.dtypes, strict=True)
         return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in of_weights)
 

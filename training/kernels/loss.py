@@ -133,7 +133,7 @@ def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
     return log_probs.scatter_reduce(1, copies.symbols, generated + F.softplus(copies.scores - generated), "amax")
 
 
-MIN_ROWS: Final = 256  # Of a block: with fewer the products are slow.
+MIN_ROWS: Final = 256  # Rows of a block: with fewer the products are slow.
 # Bytes of a block's logits, unless MIN_ROWS needs more. glibc requests each piece of memory of 32 MiB and more from the
 # kernel again, which takes as long as the work on it.
 MAX_BYTES: Final = 24 * 2**20

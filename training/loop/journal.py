@@ -50,7 +50,7 @@ class Journal(TrainingCallback):
                 self._board.add_scalar(f"{record.event}/{name}", value, record.step)
 
     def end(self, error: BaseException | None) -> None:
-        """Raises CantWrite."""
+        """Closes the files. Raises CantWrite."""
         self._file.close()
         with translate_os_errors(self._board_path):
             self._board.close()

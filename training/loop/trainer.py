@@ -24,7 +24,7 @@ from attendant.training.optimization import MovingAverage, Schedule, make_optimi
 from attendant.training.recipe import TrainerConfig
 from attendant.training.run import checkpoint
 
-SMOOTHING = 0.95  # Of the loss that is compared with its lowest value: about the last twenty updates.
+SMOOTHING = 0.95  # Smoothing of the loss that is compared with its lowest value: about the last twenty updates.
 REMEDY = (
     "Lower optimizer.learning_rate, lengthen schedule.warmup_steps or lower training.clip_norm; --resume goes on from "
     "the last checkpoint"

@@ -49,7 +49,7 @@ class _WatchedCell(nn.Module):
         self._record = record
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
-        """Runs a step, as DecoderCell."""
+        """Runs a step as DecoderCell does."""
         stepped = self.cell.step(inputs, state)
         parts = dict(zip(("hidden", "cell"), stepped, strict=False))
         gates = gates_of(self.cell.kind, weights_of(self.cell.rnn), inputs, state)

@@ -83,7 +83,7 @@ class Gradients:
     nearest: float
 
 
-_Norms = list[tuple[NDArray[np.int64], NDArray[np.float64]]]  # Distances and, as many, norms.
+_Norms = list[tuple[NDArray[np.int64], NDArray[np.float64]]]  # Distances and their norms.
 
 
 def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Gradients:

@@ -45,7 +45,7 @@ ENDINGS = {
     SearchEnd.BANS: "no symbol was left to go on with",
 }
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
-# What Markdown, with formulas as on GitHub, or the HTML in it could take for markup: anywhere, or where a line begins.
+# Characters that Markdown, with GitHub's formulas, or the HTML in it could take for markup; some only begin a line.
 ACTIVE = re.compile(r"[\\`*_\[\]|~<>&$]|^[#+=-]|^\d{1,9}[.)](?=\s|$)")
 RIGHT_TO_LEFT = frozenset(("R", "AL", "AN", "RLE", "RLO", "RLI"))  # Unicode's bidirectional classes.
 ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}

@@ -334,7 +334,7 @@ MAX_LABEL = 16
 SPACES = " ▁"  # The space, and a BPE tokenizer's symbol for it (training/data/tokenization.py).
 LARGE_CELL, SMALL_CELL = 24.0, 13.0
 FEW_TOKENS, MANY_TOKENS = 10, 40  # Up to FEW_TOKENS cells are large, from MANY_TOKENS on they are small.
-LABEL_SIZE = 0.5  # Of a label's letters, in cells; never below MIN_LABEL_SIZE.
+LABEL_SIZE = 0.5  # Size of a label's letters, in cells; never below MIN_LABEL_SIZE.
 MIN_LABEL_SIZE = 9.5
 LETTER_WIDTH = 0.62
 SLANT = 0.87  # Labels of columns rise at sixty degrees, this being its sine.
@@ -386,7 +386,7 @@ def _width(label: str) -> float:
     )
 
 
-NUM_CUT = 3  # Of each step of a beam: the candidates that came nearest.
+NUM_CUT = 3  # Number of cut candidates that are drawn at each step of a beam: those that came nearest.
 MAX_COLUMNS = 40
 COLUMN, ROW, BOX_WIDTH, BOX_HEIGHT = 92, 26, 66, 20
 THIN, THICK = 1.0, 8.0  # Branches of the least and the most probable symbols.

@@ -42,7 +42,7 @@ from attendant.training.run.directory import Run, read_json
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
 WARNED_UNKNOWN_SHARE: Final = 0.05
-REFUSED_UNKNOWN_SHARE: Final = 0.5  # Of the tokens of validation's targets.
+REFUSED_UNKNOWN_SHARE: Final = 0.5  # Share of the tokens of validation's targets.
 MAX_NAMED_SYMBOLS: Final = 8
 MAX_SEARCHED: Final = 2000
 MAX_COUNTED_TOKENS: Final = 10_000_000
