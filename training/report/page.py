@@ -16,24 +16,10 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text, value_text
 from attendant.training.evaluation.evaluating import describe_search
+from attendant.training.report import pictures as draw
 from attendant.training.report.curves import NO_CURVE, LearningCurves
 from attendant.training.report.judging import Span, align, nearest_reference
 from attendant.training.report.measuring import Attended, MeasuredRun
-from attendant.training.report.pictures import (
-    METRIC_LABELS,
-    MIN_WEIGHT,
-    TEMPLATES,
-    Letters,
-    attention_map,
-    beam_tree,
-    course_chart,
-    length_chart,
-    on_page,
-    on_paper,
-    reach_chart,
-    series_name,
-    variables,
-)
 from attendant.training.run.directory import versions
 
 SUFFIXES = (".html", ".md")
@@ -108,7 +94,7 @@ def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:
 
 
 def learning_charts(
-    curves: Sequence[LearningCurves], letters: Letters, against: Sequence[str] = ("steps", "minutes")
+    curves: Sequence[LearningCurves], letters: draw.Letters, against: Sequence[str] = ("steps", "minutes")
 ) -> list[Picture]:
     """Draws trainings against steps and against time; nothing if no run has a journal."""
     if not any(len(each.train_loss) or each.validation for each in curves):
@@ -119,8 +105,8 @@ def learning_charts(
         for name in names:
             validation = [each.validation.get(name, NO_CURVE) for each in curves]
             train = [each.train_loss for each in curves] if name == "loss" else []
-            svg = course_chart(name, validation, letters, by_time=unit == "minutes", train=train)
-            shown = "Loss" if name == "loss" else f"Validation {METRIC_LABELS.get(name, name)}"
+            svg = draw.course_chart(name, validation, letters, by_time=unit == "minutes", train=train)
+            shown = "Loss" if name == "loss" else f"Validation {draw.METRIC_LABELS.get(name, name)}"
             pictures.append(Picture(f"{name}-{unit}", svg, f"{shown} against {unit}"))
     return pictures
 
@@ -131,8 +117,8 @@ def _length_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
     for of_runs in zip(*(run.evaluation.measurements for run in runs), strict=True):
         metric, unit = of_runs[0].metric, of_runs[0].length_unit or "words"
         bins = [measurement.by_length for measurement in of_runs]
-        svg = length_chart(metric, bins, [run.letter for run in runs], unit=unit)
-        description = f"{METRIC_LABELS[metric]} by source length, with 95 % intervals"
+        svg = draw.length_chart(metric, bins, [run.letter for run in runs], unit=unit)
+        description = f"{draw.METRIC_LABELS[metric]} by source length, with 95 % intervals"
         pictures.append(Picture(f"{metric}-length", svg, description))
     return pictures
 
@@ -142,23 +128,17 @@ def _gradient_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
     letters, gradients = [run.letter for run in runs], [run.gradients for run in runs]
     if not any(gradients):
         return []
-    states = reach_chart(
-        "‖∂ℓ(T) / ∂s(T−k)‖, relative: through the decoder",
-        [each.states if each else None for each in gradients],
-        letters,
-        distance="k, steps back to a decoder state",
-    )
-    inputs = reach_chart(
-        "‖∂ℓ(T) / ∂e(j)‖, relative: to the source",
-        [each.inputs if each else None for each in gradients],
-        letters,
-        distance="T + S − j, steps back to a source symbol",
-    )
-    described = "Gradient norm at the {} against their distance from the loss"
-    return [
-        Picture("gradients-states", states, described.format("decoder's states")),
-        Picture("gradients-inputs", inputs, described.format("source's embeddings")),
-    ]
+    kinds = {
+        "states": ("∂s(T−k)‖, relative: through the decoder", "k, steps back to a decoder state", "decoder's states"),
+        "inputs": ("∂e(j)‖, relative: to the source", "T + S − j, steps back to a source symbol", "source embeddings"),
+    }
+    pictures = []
+    for kind, (title, distance, place) in kinds.items():
+        reaches = [getattr(each, kind) if each else None for each in gradients]
+        svg = draw.reach_chart(f"‖∂ℓ(T) / {title}", reaches, letters, distance=distance)
+        described = f"Gradient norm at the {place} against their distance from the loss"
+        pictures.append(Picture(f"gradients-{kind}", svg, described))
+    return pictures
 
 
 def _maps(run: MeasuredRun) -> dict[str, list[Picture]]:
@@ -179,7 +159,7 @@ def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = Non
         nearest = nearest_reference(output, example.references)
         is_equal = nearest.split() == output.split()
         caption.append("as the reference" if is_equal else f"reference: {isolated(nearest)}")
-    svg = attention_map(attended.weights, attended.source_tokens, attended.target_tokens)
+    svg = draw.attention_map(attended.weights, attended.source_tokens, attended.target_tokens)
     description = f"Attention while {source} became {text}"
     return Picture("-".join(filter(None, (run.letter, "attention", name))), svg, description, caption)
 
@@ -189,7 +169,7 @@ def _trees(run: MeasuredRun) -> list[Picture]:
     return [
         Picture(
             "-".join(filter(None, (run.letter, "beam", str(number)))),
-            beam_tree(each.search, each.tokens_of),
+            draw.beam_tree(each.search, each.tokens_of),
             f"The beam while {isolated(each.example.source)} became {isolated(each.text)}",
             [
                 f"{isolated(each.example.source)} → {isolated(each.text)}",
@@ -223,13 +203,13 @@ def write_report(report: Report, path: Path) -> None:
 
 def html_page(report: Report) -> str:
     """Returns the report as one page; users' texts are escaped."""
-    return _render("html", report, light=variables(dark=False), dark=variables(dark=True))
+    return _render("html", report, light=draw.variables(dark=False), dark=draw.variables(dark=True))
 
 
 def pictures_html(pictures: Sequence[Picture]) -> str:
     """Returns a report's pictures alone, each on paper, for pages of any color and without its styles."""
     forms: Any = ENVIRONMENTS["html"].get_template("html_forms.jinja").module
-    return str(forms.pictures([replace(picture, svg=on_paper(picture.svg)) for picture in pictures], "charts"))
+    return str(forms.pictures([replace(picture, svg=draw.on_paper(picture.svg)) for picture in pictures], "charts"))
 
 
 def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
@@ -239,7 +219,7 @@ def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     pictures: dict[str, str] = {}
 
     def place(picture: Picture) -> str:
-        pictures[f"{picture.name}.svg"] = on_paper(picture.svg)
+        pictures[f"{picture.name}.svg"] = draw.on_paper(picture.svg)
         return f"{quote(folder)}/{picture.name}.svg"
 
     return _render("markdown", report, place=place), pictures
@@ -313,7 +293,7 @@ def _duration_text(seconds: float) -> str:
 
 
 _HTML = Environment(
-    loader=FileSystemLoader(TEMPLATES),
+    loader=FileSystemLoader(draw.TEMPLATES),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -322,7 +302,7 @@ _HTML = Environment(
 )
 _HTML.filters |= {
     "differing_fields": _differing_fields,
-    "drawing": lambda picture: Markup(on_page(picture.svg, f"{picture.name}-")),  # labels are escaped
+    "drawing": lambda picture: Markup(draw.on_page(picture.svg, f"{picture.name}-")),  # labels are escaped
     "duration": _duration_text,
     "escaped": escaped,
     "fence": _fence,
@@ -332,15 +312,15 @@ _HTML.filters |= {
     "model": _model_text,
     "number": lambda count: "" if count is None else f"{count:,}",
     "search": describe_search,
-    "series": series_name,
+    "series": draw.series_name,
     "short_count": _short_count,
     "span": _span_text,
 }
 _HTML.globals |= {
     "align": align,
     "cells": CELLS,
-    "labels": METRIC_LABELS,
-    "min_weight": MIN_WEIGHT,
+    "labels": draw.METRIC_LABELS,
+    "min_weight": draw.MIN_WEIGHT,
     "nearest_reference": nearest_reference,
     "num_resamples": DEFAULT_RESAMPLES,
 }
