@@ -21,7 +21,7 @@ from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
 from attendant.training.data.fetch import RECIPES
 from attendant.training.data.pairs import InMemoryPairs, is_in_memory
-from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig, TokenizerKind
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.kernels.hardware import WantedDevice, WantedPrecision
@@ -319,7 +319,7 @@ def _rename(content: Mapping[str, Any], rename: Callable[[str], str]) -> None:
         if not isinstance(table := content.get(name), dict):
             continue
         for key in names:
-            if key in table:
+            if key in table and (key != "tokenizer" or table[key] not in get_args(TokenizerKind)):
                 table[key] = renamed(table[key])
 
 

@@ -148,6 +148,11 @@ def test_data_may_be_in_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: py
     assert str(load(alongside, SMALL).data.train) == "train.tsv", "the working directory comes first"
 
 
+def test_a_folder_named_like_a_tokenizer_is_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "character").mkdir()
+    assert load(tmp_path, SMALL).source.tokenizer == "character"
+
+
 def test_a_fetcher_names_its_files_and_can_be_overruled(tmp_path: Path) -> None:
     text = SMALL.replace('train = "train.tsv"', 'fetch = "reverse"').replace("validation", "test")
     data = load(tmp_path, text).data
