@@ -19,11 +19,17 @@ from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 
+EMOJI: Final = (
+    r"(?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])"
+    r"[\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*+)++"
+)
+"""Emoji, also those that only U+FE0F makes one."""
+
 SPANS: Final = re.compile(
     r"""
       (?<!`)```(?:[^`]++|`(?!``))*+```                              # blocks of code
     | <(?i:(pre|script|style))(?![\w-])[^<>]*>(?:[^<]++|<(?!/?\1))*+</\1>
-    | (?:(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,15}://|(?<![\w.@/-])(?i:www)\.)
+    | (?:(?<![A-Za-z0-9+.-])(?:[A-Za-z][A-Za-z0-9+.-]{1,15}://|(?i:doi|mailto|sms|tel|urn):)|(?<![\w.@/-])(?i:www)\.)
       [^\s<>"]*[^\s<>"'”’».,;:!?)\]}]                               # addresses of pages
     | (?<![\w.@/-])(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:com|dev|edu|eu|de|fr|gov|io|net|org|uk)(?:\.[a-z]{2})?
       (?![\w-]|\.\w)(?:[:/][^\s<>"]*[^\s<>"'”’».,;:!?)\]}])?          # domains, and addresses in them
@@ -46,15 +52,17 @@ SPANS: Final = re.compile(
     | \$[A-Za-z_]\w{0,63}                                           # $NAME
     | \\[A-Za-z]{2,32}(?:\{[^{}\n]{0,64}\}){1,4}                    # commands of LaTeX
     | (?<![\w%])%[A-Za-z_]\w{1,63}%(?![\w%])                        # %NAME%
-    | (?<![\d%])%(?:\d{1,2}\$)?[-+\#0]?\d{0,3}(?:\.\d{1,2})?(?:hh?|ll?|[Lzjt])?[diouxXeEfFgGaAcspn@]   # printf's
+    | (?<![\d%])%(?:\d{1,2}\$)?[-+\#0',]{0,3}(?:\*|\d{0,3})(?:\.(?:\*|\d{1,3}))?                     # printf's
+      (?:hh?|ll?|[Lzjt])?[diouxXeEfFgGaAcspn@]
     | (?<!%)%\([\w.-]{1,64}\)[-+\#0]?\d{0,3}(?:\.\d{1,2})?[diouxXeEfFgGcrsa]                         # Python's
     | (?<![^\s("'[]):[A-Za-z_]\w{1,63}:?(?!\w)                      # :name
     | (?<![\w.@])@{1,2}[A-Za-z_]\w{0,63}(?:@{1,2}|/[\w.-]*\w)?      # @name
     | (?<![\w\#&])\#(?=[A-Z_]{0,63}[0-9a-z])\w{1,64}                # #tag, #12
-    | (?<![\w+-])(?:(?:Alt|AltGr|Cmd|Command|Control|Ctrl|Fn|Meta|Option|Super|Win)[+-]){1,3}(?:F?\d{1,2}|[A-Z]|Tab)
-      (?![\w+-])                                                    # keys; Enter, space, arrows and Shift have names
-    | (?<![\w+-])(?:(?:Alt|AltGr|Cmd|Command|Control|Ctrl|Fn|Meta|Option|Shift|Super|Win)[+-]){1,3}
-      (?:Back[Ss]pace|Del(?:ete)?|End|Esc(?:ape)?|Home|Ins(?:ert)?|P(?:age|g)(?:Dn|Down|Up))(?![\w+-])
+    | (?<![\w+-])(?i:(?:(?:alt|altgr|cmd|command|control|ctrl|fn|meta|option|super|win|(?-i:SHIFT))[+-]){1,3}
+      (?:f?\d{1,2}|[a-z]|tab))(?![\w+-])                            # keys; Enter and Shift have names
+    | (?<![\w+-])(?i:(?:(?:alt|altgr|cmd|command|control|ctrl|fn|meta|option|shift|super|win)[+-]){1,3}
+      (?:backspace|del(?:ete)?|down|end|esc(?:ape)?|home|ins(?:ert)?|left|minus|p(?:age|g)(?:dn|down|up)|plus|print|right|
+      space|up))(?![\w+-]|[ ](?i:arrow|button|click|mouse))
     | (?<![\w:.-])(?:(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{1,4}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2})(?![\w:-])
     | (?<![\w-])(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
       |(?:(?:md5|sha\d{1,3}):)?(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,128})(?![\w-])          # UUIDs, hashes
@@ -65,8 +73,9 @@ SPANS: Final = re.compile(
     | (?<![\w<>=!-])-{0,2}[A-Za-z_][\w.-]{0,63}=(?:"[^"\n]{0,64}"|[^\s=<>"',;()[\]{}]{1,64}(?<![.:!?]))
     | (?<!\w)[A-Za-z_]\w*(?:::\w+)+(?:\(\))?                        # a::b
     | (?<!\w)[a-z_]\w*->\w+(?:\(\))?                                # a->b
-    | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
-    | (?<!\w)[A-Z]:\\(?:[\w.+@%-]{1,64}(?:[ ][\w.+@%()-]{1,64}){1,3}\\){0,4}[\w\\.+@%-]*[\w\\+@%-]  # Windows's
+    | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*|[A-Za-z]:)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
+    | (?:(?<!\w)[A-Za-z]:|(?<![\w\\])\\\\[\w.-]{1,64})\\            # Windows's
+      (?:[\w.+@%-]{1,64}(?:[ ][\w.+@%()-]{1,64}){1,3}\\){0,4}[\w\\.+@%-]*[\w\\+@%-]
     | (?P<name>
       (?<![\w./~+@-])[\w./+-]*\w\.(?:(?i:7z|avi|bat|bmp|cfg|conf|cpp|css|csv|deb|dll|docx?|epub|exe|flac|gif|gz|heic|
       hpp|html?|ini|ipynb|iso|jar|java|jpe?g|js|jsx|json|log|md|mkv|mov|mp[34]|od[fgpst]|ogg|parquet|pdf|php|png|pptx?|py|rar|
@@ -78,9 +87,8 @@ SPANS: Final = re.compile(
     | (?<![\w.])v?\d{1,5}\.\d{1,5}\.\d[\w.+~-]*(?<![.+~-])(?:[:/]\d{1,5})?(?!\w|\.\d)   # versions, IPv4
     | (?<![\w.])v\d{1,5}(?:\.\d{1,5})?(?!\w))
     | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\3(?![\w`])     # code
-    | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
-      [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
-    """,
+    | """
+    + EMOJI,
     re.VERBOSE,
 )
 """The spans of a text that are protected. Each alternative takes time linear in the text."""
@@ -96,7 +104,9 @@ MAX_SPANS_WITH_NAMES: Final = 8
 keep a long list of stand-ins apart."""
 
 SENTENCE_END: Final = re.compile(
-    r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
+    r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?(?:[\w{$%<]|"""
+    + EMOJI
+    + r"""))"""
     r"""|(?<=[。！？])["'”’」』）]*(?P<nothing>)(?=[^\s"'”’」』）])"""
     r"""|(?<=[A-Z]{2}:)(?:\*\*)?(?P<label>[ \t\u00a0]+)(?=\S)"""
 )
@@ -130,10 +140,14 @@ WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0
 """The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")  # The ends of wrapped lines in a part, which has no others.
 ITEM: Final = re.compile(
-    r"(?:(?:[-*+•·‣⁃◦○●▪▫■□→»–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)"
-    r"[ \t\u00a0]+){0,4}(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
+    rf"(?:{EMOJI}[ \t\u00a0]*|(?:[-*+•·‣⁃■-◿←-⇿»›–—>#]{{1,6}}|[«‹](?![^»›\n]{{0,200}}[»›])|\(?[0-9]{{1,3}}[.)]"
+    r"|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)[ \t\u00a0]+){0,4}"
+    r"(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
 )
 """The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""
+END_MARKS: Final = re.compile(rf"(?:[ \t\u00a0]*{EMOJI}|(?<![ \t\u00a0])[ \t\u00a0]+[*†‡»›■-◿←-⇿]{{1,6}}){{1,4}}\Z")
+"""Emoji, arrows and similar marks at the end of a sentence."""
+MAX_END_MARKS: Final = 64  # Characters in which they are looked for.
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))  # Marks that may enclose a sentence.
 TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
 MAX_ENCLOSING: Final = 4  # Pairs of marks around one sentence that are recognized.
@@ -230,11 +244,16 @@ def _part(text: str, begin: int, end: int, spans: Sequence[Place], left: Sequenc
 def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, int, list[Place]]:
     """Returns the place of a sentence without the marks around it, and its spans: `- "It ends."`, `**It ends**:`
 
-    An item's beginning, marks that enclose the sentence, and a pair of tags around it are taken off. Marks that occur
-    inside as well are left, and so is everything around a text without letters.
+    An item's beginning, emoji and similar marks at both ends, marks that enclose the sentence, and a pair of tags
+    around it are taken off. Marks that occur inside as well are left, and so is everything around a text without
+    letters.
     """
     item = ITEM.match(text, begin, end)
-    first, last, inside = item.end() if item else begin, end, spans
+    first, last = item.end() if item else begin, end
+    marks = END_MARKS.search(text, max(first, end - MAX_END_MARKS), end)
+    if marks and not {"«", "‹"}.intersection(text[first:end]):
+        last = marks.start()
+    inside = [span for span in spans if span[1] > first and span[0] < last]
     for _ in range(MAX_ENCLOSING):
         if len(inside) > 1 and (inside[0][0], inside[-1][1]) == (first, last) and _is_pair(text, inside):
             first, last, inside = inside[0][1], inside[-1][0], inside[1:-1]

@@ -50,6 +50,16 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             ["__name__", "a_b_1", "MAX_SIZE", "getName", "os.f()", "f()"],
         ),
         ("a::b a->c_d e[0] --f=g.h, X=5. i=%d", ["a::b", "a->c_d", "e[0]", "--f=g.h", "X=5", "i=%d"]),
+        (
+            "CTRL+ALT+DEL, ctrl+c, CTRL+SHIFT+T, Ctrl-x, Alt+Left, Ctrl+Shift+Space",
+            ["CTRL+ALT+DEL", "ctrl+c", "CTRL+SHIFT+T", "Ctrl-x", "Alt+Left", "Ctrl+Shift+Space"],
+        ),
+        ("mailto:a@b.c?subject=d, tel:+1-555-0100. Tel: 5, hotel:a", ["mailto:a@b.c?subject=d", "tel:+1-555-0100"]),
+        ("%'d, %,d, %*s, %5.*f, %.100s, %-+5d, 50%, 100%'", ["%'d", "%,d", "%*s", "%5.*f", "%.100s", "%-+5d"]),
+        (
+            "c:\\a\\b.c, C:/Users/a, \\\\server\\a b\\c. and/or:/ n: /",
+            ["c:\\a\\b.c", "C:/Users/a", "\\\\server\\a b\\c"],
+        ),
         ("v1.2, 1.2.3-rc1. 10.0.0.1:80 10.0.0.0/8", ["v1.2", "1.2.3-rc1", "10.0.0.1:80", "10.0.0.0/8"]),
         ("::1 fe80::1 00:1a:2b:3c:4d:5e 12:30:45", ["::1", "fe80::1", "00:1a:2b:3c:4d:5e", "12:30:45"]),
         (
@@ -64,10 +74,8 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             ["lib.so.1", "main.c", "```sh\na. B\n```", "<pre>\n`c`</pre>"],
         ),
         ("Nothing: 5 $ of it, {a, [b] (c), << and >>, $5/$6, #NAME? C#, kB", []),
-        (
-            "Shift+F10, Ctrl+Shift+P and Ctrl+Enter have names; File->Open, NOW(), iPhone, text/graphics, audio/video",
-            [],
-        ),
+        ("Shift+F10, Ctrl+Shift+P, Ctrl+Enter and Alt+Right Arrow have names", []),
+        ("File->Open, NOW(), iPhone, text/graphics, audio/video", []),
         ("At 5:30 from -100% to +100 of 1,000,000 files: 1234567, 2.5; _so_, _So, U.S.A., a = b. :) end.So", []),
     ],
 )
@@ -104,6 +112,7 @@ def test_names_are_protected_only_where_spans_are_few() -> None:
             "See eq. 5, Ref. 2 and tab. B. Close the tab. Stop.",
             ["See eq. 5, Ref. 2 and tab. B. Close the tab.", "Stop."],
         ),
+        ("One. 🎉 Two! 🎉🎉", ["One.", "Two!"]),
         ("SEE FIG. 3 BY DR. NO ETC. ABOVE. Stop.", ["SEE FIG. 3 BY DR. NO ETC. ABOVE.", "Stop."]),
         ('("One. Two!")', ["One.", "Two!"]),
         ("1. Open it. 2. Close it.", ["Open it.", "Close it."]),
@@ -150,6 +159,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
 UNMARKED = [
     '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
     "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "_Bool is it.", "&c", "AT&T", "[a] [b]",
+    "« A » or B", "A or « B »", "a*",
 ]  # fmt: skip
 """Sentences whose marks belong to them."""
 
@@ -178,7 +188,14 @@ UNMARKED = [
         ("<b>A</b> or <b>B</b>", "{1}A{2} or {3}B{4}"),
         *((text, text) for text in UNMARKED),
         ("<b>Open</b> it.", "{1}Open{2} it."),
-        ("😀 It works", "{1} It works"),
+        ("😀 It works", "It works"),
+        ("- ✅ It works 🎉🎉", "It works"),
+        ("1️⃣It works☑", "It works"),
+        ("« Back ←", "Back"),
+        ("Next » 🎉", "Next"),
+        ("Name *", "Name"),
+        ("[note]: It works", "It works"),
+        ("It 🎉 works!", "It {1} works!"),
     ],
 )
 def test_marks_around_a_sentence_are_taken_off(text: str, sentence: str) -> None:
@@ -212,6 +229,7 @@ HOSTILE = [
     "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.", "```", "``` ", "<pre>", "<pre", "[[", "[ab", "<<a", "<%a", "a_",
     "aB", "$x", "$(", "1:", "a:", "ab1", "1.1.", "+1 ", "a::", "a->", "a=", "@a", "Ctrl+", "\\ab{", "AB: ", "1. AB: ",
     "\n| a |", "| ", "a \t", "{{a}", "{a{", "[a](", "](a", "![a](b", "_A", "C:\\a b ", "'%s", "[a]: ",
+    "🎉", " 🎉", "🎉 ", ". 🎉", "« ", " »", " *", "→ ", " →", "alt+", "%'", "\\\\a", "a:/",
 ]  # fmt: skip
 """Texts that are repeated."""
 
