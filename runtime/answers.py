@@ -17,7 +17,7 @@ import numpy as np
 
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Calibration, Distribution, Reference, Signal
-from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, UNFINISHED, UNK_ID, Tokenizer
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.trace import Trace, trace_fields
@@ -91,10 +91,14 @@ def answer_fields(
     # A text in parts is right if all its parts are.
     of_whole = [None if each is None else math.prod(each) for each in confidences]
     pairs = zip(hypotheses, of_whole, strict=True)
+    fields = [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs]
+    warnings = [*_warnings(hypotheses[0], confidences[0], request, model)]
+    if UNFINISHED in fields[0]["text"] and _has_lost_bytes(hypotheses[0], request, model):
+        warnings.append("the answer has bytes that are no character, shown as U+FFFD: a part of it is lost")
     return {
-        "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
+        "hypotheses": fields,
         "source_tokens": model.bundle.source_tokenizer.tokens_of(request.source_ids),
-        "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
+        "warnings": tuple(warnings),
         "trace": None if trace is None else trace_fields(trace, model.bundle.target_tokenizer.tokens_of),
     }
 
@@ -181,10 +185,17 @@ def _unit_warnings(
         more = f"raise max_length (or max_length_ratio, if it is set), up to {most}"
         remedy = more if options.max_length < most else "split the source"
         yield f"the answer was cut after max_length = {options.max_length} tokens: {remedy}"
-    if calibration is not None and confidence is not None and confidence < calibration.warn_below:
-        yield f"the confidence is {confidence:.2f}, below {calibration.warn_below:.2f}: the answer may well be wrong"
+    if calibration is not None and confidence is not None and confidence < (level := calibration.warn_below):
+        digits = next((digits for digits in range(2, 6) if round(confidence, digits) < round(level, digits)), 6)
+        yield f"the confidence is {confidence:.{digits}f}, below {level:.{digits}f}: the answer may well be wrong"
     if request.spans and (spans := altered(model.bundle.target_tokenizer.decode(best.token_ids), request.spans)):
         yield f"the answer does not hold each protected part of the source once{_shown(spans)}: compare them"
+
+
+def _has_lost_bytes(best: Hypothesis, request: ReadRequest, model: BundleModel) -> bool:
+    """Returns True if the answer has bytes that are no character; U+FFFD of the source looks like them."""
+    source, target = model.bundle.source_tokenizer, model.bundle.target_tokenizer
+    return UNFINISHED in target.decode(best.token_ids) and UNFINISHED not in source.decode(request.source_ids)
 
 
 def _of_unknown(request: ReadRequest) -> Iterator[str]:

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attendant.runtime.answers import tokens_and_text
-from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, combines
+from attendant.runtime.bundle.tokenizer import UNFINISHED, UNK_ID, Tokenizer, combines
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.requests import ReadRequest
 from attendant.runtime.spans import OPEN_STAND_IN, restored
-
-UNFINISHED = "\ufffd"  # A byte tokenizer's text of an incomplete character.
 
 
 class Piece(NamedTuple):

@@ -237,6 +237,9 @@ GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "Wo
 """The library's decoders for which the text of the first tokens is a prefix of the text of all of them; ByteLevel's
 is, except for a last character that is incomplete. So is that of ByteFallback, as `decode` reads bytes."""
 
+UNFINISHED = "\ufffd"
+"""The text of bytes that are no complete character."""
+
 JOINER = "\u200d"
 LAST_CHARACTER = "\U0010ffff"
 
@@ -486,10 +489,23 @@ class Tokenizer:
     def words_of(self, text: str) -> list[str]:
         """Returns the part of the text that each of its tokens represents, also for UNK."""
         text = text if self._spaces_itself else self.spaced(text)
-        encoding = self._library.encode(text, add_special_tokens=False)
-        # Between marks, so that a single blank stays: some tokenizers count the blank before a word as part of it.
-        pieces = [self.spaced(f"'{text[begin:end]}'")[1:-1] for begin, end in encoding.offsets]
-        return [piece.strip() or piece for piece in pieces]
+        offsets = self._library.encode(text, add_special_tokens=False).offsets
+        begins = {begin for begin, _ in offsets}
+        pieces = list[str]()
+        for begin, last in offsets:
+            end = last
+            # A mark that normalization composes with a letter has no place of its own.
+            while begin < end < len(text) and end not in begins and _composes(text[begin:end], text[end]):
+                end += 1
+            # Between marks, so that a single blank stays: some tokenizers count the blank before a word as part of it.
+            piece = self.spaced(f"'{text[begin:end]}'")[1:-1]
+            pieces.append(piece.strip() or piece)
+        return pieces
+
+
+def _composes(text: str, mark: str) -> bool:
+    """Returns whether the last character of a text and a mark after it are one composed character."""
+    return len(unicodedata.normalize("NFC", text + mark)) == len(unicodedata.normalize("NFC", text))
 
 
 def combines(character: str, before: str = "") -> bool:

@@ -108,6 +108,23 @@ async def test_an_uncalibrated_answer_has_no_confidence_and_no_warning() -> None
         assert output["data"] == [None]
 
 
+def test_a_warning_has_the_digits_that_show_the_difference() -> None:
+    hypothesis = Hypothesis((4, 5), (-0.9, -0.5, -0.4), -1.8, -1.8, FinishReason.EOS)
+    ids = tuple(BUNDLE.source_tokenizer.encode("abcd"))
+    request = ReadRequest(source_ids=(*ids, EOS_ID), num_source_tokens=4, options=DecodingOptions(max_length=20))
+
+    def warnings(warn_below: float) -> tuple[str, ...]:
+        manifest = BUNDLE.manifest.model_copy(
+            update={"confidence": CALIBRATION.model_copy(update={"warn_below": warn_below})}
+        )
+        model = BundleModel(bundle=replace(BUNDLE, manifest=manifest), precision="fp32", limits=manifest.limits)
+        warned: tuple[str, ...] = answer_fields([hypothesis], None, request, model)["warnings"]
+        return warned
+
+    assert warnings(0.99) == ("the confidence is 0.72, below 0.99: the answer may well be wrong",)
+    assert warnings(0.7198) == ("the confidence is 0.7197, below 0.7198: the answer may well be wrong",)
+
+
 def test_the_symbol_that_begins_a_source_is_no_token_of_it() -> None:
     """Checks sources with and without BOS. Bigrams always include BOS, and lengths never count it."""
     model = BundleModel(bundle=BUNDLE, precision="fp32", limits=BUNDLE.manifest.limits)

@@ -17,11 +17,13 @@ from attendant.runtime.answers import (
     PRIOR,
     SIGNALS,
     DriftWatch,
+    answer_fields,
     distribution_of,
     replace_unknowns,
     signals_of,
     stability_index,
 )
+from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
@@ -29,7 +31,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.growing_answer import GrowingAnswer, GrowingText, Piece
 from attendant.runtime.requests import ReadRequest
 from attendant.training.data.tokenization import TargetConfig, train_tokenizer
-from tests.serving import symbol_tokenizer
+from tests.serving import fake_bundle, symbol_tokenizer
 
 TEXTS = ["el niño, qué?", "señor – Ångström", "x\u0323\u0301y e\u0327", "\U0001f469\u200d\U0001f4bb!", "क्षि 漢字"]
 UNIT = ReadRequest(source_ids=(4,), num_source_tokens=1, options=DecodingOptions(max_length=9))
@@ -107,6 +109,24 @@ def test_parts_are_streamed_in_order_even_if_a_later_part_ends_first() -> None:
 
 def hypothesis_of(text: str, tokenizer: Tokenizer) -> Hypothesis:
     return Hypothesis(tuple(tokenizer.encode(text)), (), 0.0, 0.0, FinishReason.EOS)
+
+
+def test_an_answer_with_bytes_that_are_no_character_has_a_warning() -> None:
+    tokenizer = tokenizer_of("byte fallback")
+    bundle = replace(fake_bundle(), source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    model = BundleModel(bundle=bundle, precision="fp32", limits=bundle.manifest.limits)
+
+    def warnings(source: str, answer: bytes) -> tuple[str, ...]:
+        ids = tuple(tokenizer.encode(source))
+        request = replace(UNIT, source_ids=ids, num_source_tokens=len(ids))
+        target = tuple(tokenizer.ids_of([f"<0x{byte:02X}>" for byte in answer]))
+        hypothesis = Hypothesis(target, (), 0.0, 0.0, FinishReason.EOS)
+        warned: tuple[str, ...] = answer_fields([hypothesis], None, request, model)["warnings"]
+        return warned
+
+    assert warnings("a", "é".encode()) == warnings("\ufffd", "\ufffd".encode()) == ()
+    (warning,) = warnings("é", "é".encode()[:1])
+    assert warning == "the answer has bytes that are no character, shown as U+FFFD: a part of it is lost"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -277,6 +277,13 @@ def test_a_tokenizer_that_strips_keeps_its_own_spacing() -> None:
     assert Tokenizer(library).encode(" a\u00ad\n") == [4, 5]
 
 
+def test_pieces_of_a_text_have_the_marks_that_normalization_composes() -> None:
+    tokenizer = train_tokenizer(TokenizerConfig(tokenizer="character"), ["ab cd"])
+    pieces = ["a\u0308", "b", " ", "r\u030c", " ", "\u1112\u1161\u11ab", "a\u0304\u0301"]
+    assert tokenizer.words_of("".join(pieces)) == [*pieces[:-1], "a\u0304", "\u0301"]
+    assert tokenizer.words_of("a \u0308") == ["a", " ", "\u0308"]
+
+
 @pytest.mark.parametrize("kind", ["character", "word", "bpe"])
 def test_pieces_of_a_text_have_no_invisible_characters(kind: TokenizerKind) -> None:
     tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind, normalize=("nfc", "lowercase")), ["ab cd"])
