@@ -147,7 +147,7 @@ def tokens_and_text(hypothesis: Hypothesis, request: ReadRequest, tokenizer: Tok
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
     else:
         tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
-    return tokens, f"{request.before}{restored(text, request.spans)}{request.after}"
+    return tokens, f"{request.before}{restored(text, request.spans, request.openings)}{request.after}"
 
 
 def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class GrowingText:
                 text = self._tokenizer.decode(token_ids[:end])
                 if _is_whole(text, known) and not self._ends_in_stand_in(text):
                     break
-        text = self._unit.before + restored(text, self._unit.spans)
+        text = self._unit.before + restored(text, self._unit.spans, self._unit.openings)
         return self.rest(self._tokenizer.tokens_of(token_ids[:end]), text)
 
     def _ends_in_stand_in(self, text: str) -> bool:

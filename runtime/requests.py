@@ -415,7 +415,7 @@ class ReadRequest:
         source_words: the word at each position of the source; None if unknown symbols are not replaced.
         unknown_source, unknown_target: parts of the texts that are not in the vocabularies.
         is_unknown: the vocabulary has no symbol of the source.
-        spans: the source's protected spans, as `Part` has them.
+        spans, openings: the source's protected spans, as `Part` has them.
         parts: of a text that is decoded in several parts, a request for each; otherwise empty. The fields above are
             those of all parts together; `options` has the sum of their maximum lengths.
         before, after: the texts around a part, which its answer gets unchanged.
@@ -431,6 +431,7 @@ class ReadRequest:
     unknown_target: tuple[str, ...] = ()
     is_unknown: bool = False
     spans: tuple[str, ...] = ()
+    openings: frozenset[int] = frozenset()
     parts: "tuple[ReadRequest, ...]" = ()
     before: str = ""
     after: str = ""
@@ -505,7 +506,9 @@ def read_generate(
         if options.sampling is not None and options.sampling.seed is None:
             options = replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
         request = _request(side, source_ids, options, output, model)
-        requests.append(replace(request, spans=part.spans, before=part.before, after=part.after))
+        requests.append(
+            replace(request, spans=part.spans, openings=part.openings, before=part.before, after=part.after)
+        )
     if not parts:
         violations += read_options(0)[1]
     if len(requests) > 1 and max(masked, default=0) >= num_positions > 0:

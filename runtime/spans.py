@@ -8,7 +8,7 @@ into the answer.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import nlargest
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -35,7 +35,7 @@ SPANS: Final = re.compile(
       (?![\w-]|\.\w)(?:[:/][^\s<>"]*[^\s<>"'”’».,;:!?)\]}])?          # domains, and addresses in them
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*(?::[~/]?\w[\w./~+-]*)?  # e-mail addresses, user@host:path
     | (?<![\w.-])localhost(?::\d{1,5})?(?![\w-])
-    | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>                     # tags, comments
+    | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>|</?\d{1,2}/?>       # tags, comments, <0>
     | <%[^%\n]{1,64}%>                                              # <%= name %>
     | <<[^<>\s](?:[^<>\n]{0,62}[^<>\s])?>>
     | &(?:\#[Xx]?[0-9A-Fa-f]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});       # entities
@@ -149,7 +149,9 @@ END_MARKS: Final = re.compile(rf"(?:[ \t\u00a0]*{EMOJI}|(?<![ \t\u00a0])[ \t\u00
 """Emoji, arrows and similar marks at the end of a sentence."""
 MAX_END_MARKS: Final = 64  # Characters in which they are looked for.
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))  # Marks that may enclose a sentence.
-TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
+TAG: Final = re.compile(r"</?(\w[\w:-]*)")
+OPENING: Final = re.compile(r"(?:<(?!/)[^<>]*(?<!/)>|(?:\[?!)?\[)(?=[^\s.,;:!?])")
+"""A tag that opens, or the marks before the text of a link, and then neither a blank nor punctuation."""
 MAX_ENCLOSING: Final = 4  # Pairs of marks around one sentence that are recognized.
 
 Place = tuple[int, int]
@@ -161,12 +163,14 @@ class Part(NamedTuple):
     Attributes:
         text: with a stand-in for each of its spans; or tokens, which are never cut or changed.
         spans: the protected spans, in the order of their stand-ins, and then names that are left in the text.
+        openings: numbers of the spans that are an OPENING.
         before, after: the text around it, which the answer gets unchanged. `after` includes the blanks or the line end
             before the next part.
     """
 
     text: str | Sequence[str]
     spans: tuple[str, ...] = ()
+    openings: frozenset[int] = frozenset()
     before: str = ""
     after: str = ""
 
@@ -233,12 +237,15 @@ def _places(text: str, matches: Sequence[re.Match[str]]) -> list[Place]:
 
 def _part(text: str, begin: int, end: int, spans: Sequence[Place], left: Sequence[Place]) -> Part:
     """Returns a part with stand-ins for `spans`, whose names in `left` stay in its text."""
-    pieces = []
+    pieces, openings = list[str](), set[int]()
     for number, (first, last) in enumerate(spans, 1):
         pieces += [text[begin:first], f"{{{number}}}"]
         begin = last
+        if (opening := OPENING.match(text, first)) and opening.end() == last:
+            openings.add(number)
     names = dict.fromkeys(text[first:last] for first, last in left)
-    return Part("".join([*pieces, text[begin:end]]), (*(text[first:last] for first, last in spans), *names))
+    protected = (*(text[first:last] for first, last in spans), *names)
+    return Part("".join([*pieces, text[begin:end]]), protected, frozenset(openings))
 
 
 def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, int, list[Place]]:
@@ -331,17 +338,17 @@ def spell_stand_ins(*tokenizers: Tokenizer) -> bool:
     )
 
 
-def restored(text: str, spans: Sequence[str]) -> str:
+def restored(text: str, spans: Sequence[str], openings: Collection[int] = ()) -> str:
     """Returns a text with stand-ins replaced by their spans. A number without a span stays as it is.
 
-    The blank after the beginning of a link is left out: models write some.
+    A blank after one of the openings is left out: models write some.
     """
 
     def span(match: re.Match[str]) -> str:
         number = int(match[1])
         if number > len(spans):
             return match[0]
-        return spans[number - 1] + ("" if spans[number - 1].endswith("[") else match[2])
+        return spans[number - 1] + ("" if number in openings else match[2])
 
     return STAND_IN.sub(span, text) if spans else text
 

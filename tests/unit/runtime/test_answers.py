@@ -78,11 +78,11 @@ def test_streamed_pieces_join_to_the_whole_answer(kind: str) -> None:
 def test_no_piece_ends_inside_a_placeholder() -> None:
     tokenizer = symbol_tokenizer("abc {}0123456789", characters=True)
     spans = ("<b>", *("" for _ in range(10)), "%s")
-    ids = tokenizer.encode("a{1}b {12}{ c{")
-    growing = GrowingText(tokenizer, replace(UNIT, spans=spans))
+    ids = tokenizer.encode("a{1} b {12}{ c{")
+    growing = GrowingText(tokenizer, replace(UNIT, spans=spans, openings=frozenset({1})))
     pieces = [growing.grow(ids[:end]) for end in range(len(ids) + 1)]
     texts = [piece.text for piece in pieces if piece is not None]
-    assert texts == ["a", "<b>", "b", " ", "%s", "{ ", "c"], "a brace is held until the next characters decide"
+    assert texts == ["a", "<b>", "", "b", " ", "%s", "{ ", "c"], "a brace is held until the next characters decide"
     last = growing.rest(tokenizer.tokens_of(ids), "a<b>b %s{ c{")
     assert last is not None and last.text == "{"
 

@@ -16,6 +16,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("%s, %d, %1$s, %(name)s, %-5.2f and 50% of it, 5%d", ["%s", "%d", "%1$s", "%(name)s", "%-5.2f"]),
         ('<b>Save</b> <a href="x">&amp; go</a>, a < b', ["<b>", "</b>", '<a href="x">', "&amp;", "</a>"]),
         ("<!-- a --> <!DOCTYPE html> <?xml a?> <- b>", ["<!-- a -->", "<!DOCTYPE html>", "<?xml a?>"]),
+        ("<0>a</0> <12/> 1 <2 and 3> 1", ["<0>", "</0>", "<12/>"]),
         ('See https://a.org/b?c=d#e. Or ("http://b.org").', ["https://a.org/b?c=d#e", "http://b.org"]),
         ("Write to jean.d@mail.example.fr, @home", ["jean.d@mail.example.fr", "@home"]),
         ("In /etc/fstab, ~/.a/b and C:\\x\\y.z. And/or 1/2 km/h", ["/etc/fstab", "~/.a/b", "C:\\x\\y.z"]),
@@ -185,6 +186,7 @@ UNMARKED = [
         ("![An image](a.png)", "An image"),
         ("[a b](c) [d e](f)", "{1}a b{2} {3}d e{4}"),
         ("<p>Use <span>it</span>.</p>", "Use {1}it{2}."),
+        ("<0>Use it.</0>", "Use it."),
         ("<b>A</b> or <b>B</b>", "{1}A{2} or {3}B{4}"),
         *((text, text) for text in UNMARKED),
         ("<b>Open</b> it.", "{1}Open{2} it."),
@@ -241,8 +243,14 @@ def test_a_hostile_text_takes_linear_time(unit: str) -> None:
     assert time.process_time() - begun < 3.0
 
 
-def test_no_blank_follows_the_beginning_of_a_link() -> None:
-    assert restored("{1} le {3}{2} {1}", ["[", "](a)", "%s"]) == "[le %s](a) ["
+def test_no_blank_follows_an_opening_tag_that_had_none() -> None:
+    text = "See <b>the manual</b>, [a %s](b), <0>it</0>, <br/>it, <name>: and <p> it"
+    (part,) = parts_of(text, split=False, protect=True)
+    assert part.text == "See {1}the manual{2}, {3}a {4}{5}, {6}it{7}, {8}it, {9}: and {10} it"
+    assert part.openings == {1, 3, 6}
+    answer = "Voir {1} le manuel{2}, {3} un {4} {5}, {6}ça{7}, {8} ça, {9} : et {10} ça"
+    french = "Voir <b>le manuel</b>, [un %s ](b), <0>ça</0>, <br/> ça, <name> : et <p> ça"
+    assert restored(answer, part.spans, part.openings) == french
 
 
 def test_altered_spans_of_an_answer_are_reported() -> None:
