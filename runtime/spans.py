@@ -104,9 +104,8 @@ MAX_SPANS_WITH_NAMES: Final = 8
 keep a long list of stand-ins apart."""
 
 SENTENCE_END: Final = re.compile(
-    r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?(?:[\w{$%<]|"""
-    + EMOJI
-    + r"""))"""
+    r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0\u2000-\u200a\u202f\u3000]+)"""
+    r"""(?=["'“‘«(\[{¿¡]*[ \u00a0]?(?:[\w{$%<]|""" + EMOJI + r"""))"""
     r"""|(?<=[。！？])["'”’」』）]*(?P<nothing>)(?=[^\s"'”’」』）])"""
     r"""|(?<=[A-Z]{2}:)(?:\*\*)?(?P<label>[ \t\u00a0]+)(?=\S)"""
 )
@@ -268,6 +267,10 @@ def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, in
             first, last = first + width[0], last - width[1]
         else:
             break
+        while first < last and text[first].isspace():
+            first += 1
+        while first < last and text[last - 1].isspace():
+            last -= 1
     is_cut = any(span_first < first or span_last > last for span_first, span_last in inside)
     if is_cut or not any(map(str.isalpha, text[first:last])):
         return begin, end, spans
