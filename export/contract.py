@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
@@ -442,7 +443,8 @@ NO_NAN: Final = "mask by -1e9 instead of -inf, which all positions may have, and
 def _refuse_others(method: str, tensors: object) -> None:
     """Raises UserError unless these are a dictionary of tensors."""
     if not isinstance(tensors, Mapping):
-        raise UserError(f"{method} must return a dictionary of tensors, got {type(tensors).__name__}")
+        remedy = "; vars(...) makes one of a dataclass" if is_dataclass(tensors) else ""
+        raise UserError(f"{method} must return a dictionary of tensors, got {type(tensors).__name__}{remedy}")
     for key, value in tensors.items():
         if not isinstance(value, Tensor):
             raise UserError(

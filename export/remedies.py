@@ -79,6 +79,7 @@ def explained(error: Exception, module: Any) -> UserError:
     files = files_of(module)
     where = next((line for cause in reversed(causes) if (line := line_in(cause, files))), "")
     text = " ".join(str(cause) for cause in causes)
+    functions = {frame.f_code.co_name for cause in causes for frame, _ in traceback.walk_tb(cause.__traceback__)}
     if isinstance(error, NotPortable):
         remedy = (
             "write it with other operations, such as torch.where or masked_fill instead of x[mask], and topk(1) "
@@ -89,11 +90,18 @@ def explained(error: Exception, module: Any) -> UserError:
             f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
             "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
         )
+    elif "_detect_is_causal_mask" in functions:
+        remedy = (
+            "torch compares the mask with a causal one: state whether it is, by tgt_is_causal=True (or is_causal of "
+            "nn.TransformerEncoder)"
+        )
+    elif "deepcopy" in functions and "data pointer" in text:
+        remedy = "copy.deepcopy can't copy a tensor here: use .clone(), and vars(x) instead of dataclasses.asdict(x)"
     elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
         remedy = (
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
-            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths; pack_padded_sequence "
-            "takes the tensor of lengths"
+            "lengths instead of if, while, assert, .item(), .tolist(), .numpy() and max() of lengths; "
+            "pack_padded_sequence takes the tensor of lengths"
         )
     elif "_Packed" in text:
         remedy = (
@@ -113,6 +121,8 @@ def explained(error: Exception, module: Any) -> UserError:
             "a loop over positions by nn.LSTM, nn.GRU, operations on all positions or torch's scan "
             "(docs/export-your-own.md#cells-of-your-own), and F.one_hot(x, size) by x[..., None] == torch.arange(size)"
         )
+    elif "bfloat16" in text:
+        remedy = "fp32 is traced: leave out torch.autocast and .bfloat16()"
     else:
         remedy = "torch.export can't trace this; write it with operations on tensors"
     return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

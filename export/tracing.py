@@ -406,6 +406,8 @@ def _export(
     for node in graph.all_nodes():
         if node.domain != DOMAIN and node.op_type not in OPERATORS_OF_BUNDLES.get(node.domain, ()):
             raise NotPortable(f"bundles may not contain the operator {node.op_type}")
+        if any(value.dtype == ir.DataType.BFLOAT16 for value in node.outputs):
+            raise ValueError(f"{node.op_type} computes in bfloat16, which onnxruntime does not")
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
     if num_candidates is not None:

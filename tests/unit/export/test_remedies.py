@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,43 @@ class ChangesPacked(Plain):
         return {**state, "outputs": nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]}
 
 
+class ComparesMasks(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 16, batch_first=True), 1)
+
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, weights = super().step(previous_ids, row_state, source_state)
+        causal = nn.Transformer.generate_square_subsequent_mask(1)
+        hidden = self.layers(state["hidden"][:, None], source_state["outputs"], causal)  # the mistake
+        return logits, {"hidden": hidden[:, 0]}, weights
+
+
+class ChecksValues(Plain):
+    def step(self, previous_ids, row_state, source_state):
+        assert (previous_ids >= 0).all()  # the mistake
+        return super().step(previous_ids, row_state, source_state)
+
+
+@dataclass
+class Encoded:
+    hidden: torch.Tensor
+    outputs: torch.Tensor
+    mask: torch.Tensor
+
+
+class CopiesTensors(Plain):
+    def encode(self, source_ids, source_lengths):
+        return asdict(Encoded(**super().encode(source_ids, source_lengths)))  # the mistake
+
+
+class HalvesPrecision(Plain):
+    def step(self, previous_ids, row_state, source_state):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits, state, weights = super().step(previous_ids, row_state, source_state)
+        return logits.float(), {"hidden": state["hidden"].float()}, weights.float()
+
+
 class FewSymbols(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
@@ -249,6 +287,10 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (NamesByBatch, r"encode returns alone only for some batches: return the same names"),
         (NamesByWidth, r"encode returns short only for some batches: return the same names"),
         (StepNamesByBatch, r"step returns hidden only for some batches: return the same names"),
+        (ComparesMasks, r"can't be traced at .*:{line}: .*state whether it is, by tgt_is_causal=True"),
+        (ChecksValues, r"can't be traced at .*:{line}: .*: use .* instead of if, while, assert, "),
+        (CopiesTensors, r"can't be traced at .*:{line}: .*vars\(x\) instead of dataclasses\.asdict\(x\)"),
+        (HalvesPrecision, r"can't be traced: fp32 is traced: leave out torch\.autocast"),
         (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
         (TwelveSteps, r"index out of range .* at .*:{line}: .*; steps reach 12: .* lower max_target_tokens"),
         (Grows, r"step returns past as .*, must stay .* \(2, 0, 16\); a state that grows .* its last size in encode"),
@@ -275,6 +317,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (changed(id, row_state=("cell",)), "row_state names cell, which encode does not return"),
         (changed(id, shares_sources=True), "step.* its arguments are .* with shares_sources, of SharingModule"),
         (changed(id, encode=lambda *_: torch.zeros(1)), "encode must return a dictionary of tensors, got Tensor"),
+        (changed(id, encode=lambda *_: Encoded(*torch.zeros(3, 1))), "a dictionary of tensors, got Encoded; vars"),
         (encodes("hidden", lambda x: (x, x)), "encode returns hidden as tuple, must be a tensor"),
         (encodes("hidden", lambda x: x[None].repeat(2, 1, 1)), r"hidden of shape \(2, .*transpose\(0, 1\)"),
         (changed(id, step=lambda *_: [1, 2, 3]), "step must return a tuple .*, got list"),
