@@ -4,10 +4,14 @@ import asyncio
 import random
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 import attendant
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant_client import (
     AttendantClient,
     BlockingClient,
@@ -16,8 +20,12 @@ from attendant_client import (
     Generation,
     Sampling,
 )
+from attendant_client.messages import trace_of
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.inference import infer_request, inference_stub
 
-WORDS = ["badge", "a", "abcdefghij", "deaf"]
+WORDS = ["badge", "a", "abcdefghij", "deaf", "jig" * 10]
 Answers = dict[tuple[str, str], Generation]
 """Answers by word and name of options."""
 
@@ -43,7 +51,13 @@ OPTIONS: dict[str, GenerateOptions] = {
     "hot sampling": {"sampling": HOT, "num_hypotheses": 8, "repetition_penalty": 1.3, "target_prefix": ["G"]},
     "narrow sampling": {"sampling": Sampling(seed=1, top_k=3, top_p=0.8), "no_repeat_ngram_size": 1},
     "replaced": {"sampling": HOT, "replace_unknowns": True, "num_hypotheses": 8},
+    "trace": {"trace": 5, "beam_size": 4, "num_hypotheses": 3},
+    "trace of alternatives": {"trace": 4, "alternatives": True, "num_hypotheses": 3, "target_prefix": ["K"]},
+    "trace of draws": {"trace": 2, "sampling": Sampling(seed=3), "num_hypotheses": 2},
+    "masked": {"masked_source_positions": [0], "beam_size": 2, "trace": 32},
 }
+ARRIVAL_SECONDS = 0.3
+"""The unary calls arrive at random times within this duration."""
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +72,16 @@ def alone(target: str) -> Answers:
 
 
 async def test_answers_are_the_same_alone_and_alongside_all_others(client: AttendantClient, alone: Answers) -> None:
-    questions = random.Random(1).sample(list(alone), len(alone))
+    rng = random.Random(1)
+    questions = rng.sample(list(alone), len(alone))
     options = [OPTIONS[name] | {"attention": True, "token_log_probs": True} for _, name in questions]
+
+    async def ask(word: str, delay: float, options: GenerateOptions) -> Generation:
+        await asyncio.sleep(delay)
+        return await client.generate(word, **options)
+
     together = await asyncio.gather(
-        *(client.generate(word, **each) for (word, _), each in zip(questions, options, strict=True))
+        *(ask(word, ARRIVAL_SECONDS * rng.random(), each) for (word, _), each in zip(questions, options, strict=True))
     )
     async with client.bulk() as bulk:
         streamed = await asyncio.gather(
@@ -69,6 +89,7 @@ async def test_answers_are_the_same_alone_and_alongside_all_others(client: Atten
         )
     for answers in (together, streamed):
         assert [answer.hypotheses for answer in answers] == [alone[question].hypotheses for question in questions]
+        assert [answer.trace for answer in answers] == [alone[question].trace for question in questions]
     for name in OPTIONS:
         listed = await client.generate(WORDS, **OPTIONS[name], attention=True, token_log_probs=True)
         assert [answer.hypotheses for answer in listed] == [alone[word, name].hypotheses for word in WORDS]
@@ -82,7 +103,7 @@ def test_all_options_reach_the_engine(alone: Answers, tiny_bundle_path: Path) ->
         expected = model.generate(WORDS, **options, attention=True, token_log_probs=True)
         for word, ours in zip(WORDS, expected, strict=True):
             theirs = alone[word, name]
-            assert ours.source_tokens == theirs.source_tokens
+            assert (ours.source_tokens, ours.trace) == (theirs.source_tokens, theirs.trace)
             for mine, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
                 facts = mine.text, mine.tokens, mine.finish_reason
                 assert facts == (other.text, other.tokens, other.finish_reason), name
@@ -100,6 +121,7 @@ async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, alone: 
         assert tuple(token for delta in deltas for token in delta.tokens) == best.tokens
         assert "".join(delta.text for delta in deltas) == best.text
         assert stream.generation.hypotheses == alone[word, name].hypotheses
+        assert stream.generation.trace == alone[word, name].trace
 
     await asyncio.gather(*map(read, WORDS))
 
@@ -132,3 +154,62 @@ async def test_unknowns_become_symbols_of_the_source(client: AttendantClient) ->
         assert other.text == " ".join(other.tokens)
         assert (other.score, other.attention) == (hypothesis.score, None)
     assert any("<unk>" in hypothesis.tokens for hypothesis in plain.hypotheses)
+
+
+async def test_a_trace_rebuilds_the_answer(client: AttendantClient, alone: Answers) -> None:
+    answer = await client.generate("badge", beam_size=4, num_hypotheses=4, trace=2, attention=True)
+    assert answer.trace is not None and alone["badge", "beam"].trace is None
+    untraced = [hypothesis.score for hypothesis in alone["badge", "beam"].hypotheses]
+    assert [hypothesis.score for hypothesis in answer.hypotheses] == untraced
+    (search,) = answer.trace.searches
+    for end in search.ended:
+        if end.hypothesis is not None:
+            hypothesis = answer.hypotheses[end.hypothesis]
+            assert (end.score, end.finish_reason) == (hypothesis.score, hypothesis.finish_reason)
+            path = search.path(end.step, end.live)
+            assert search.tokens(end.step, end.live) == hypothesis.tokens
+            rows = [search.steps[step].attention[live] for step, live in path]
+            assert rows[: len(hypothesis.attention)] == list(hypothesis.attention)
+            assert len(search.coverage(end.step, end.live)) == len(answer.source_tokens)
+
+
+async def test_masked_positions_get_no_attention(client: AttendantClient) -> None:
+    answer = await client.generate("badge", attention=True, masked_source_positions=[1, 3], max_length=6)
+    assert all(row[1] == row[3] == 0 for row in answer.best.attention)
+    plain = await client.generate("badge", attention=True, max_length=6)
+    assert plain.best.score != answer.best.score
+    alongside = await asyncio.gather(
+        *(client.generate("badge", attention=True, masked_source_positions=[at], max_length=6) for at in range(5)),
+        client.generate("badge", attention=True, max_length=6),
+    )
+    assert alongside[-1].hypotheses == plain.hypotheses
+    assert len({each.best.score for each in alongside}) == 6
+
+
+async def test_no_trace_is_larger_than_estimated(target: str) -> None:
+    """Requests every output of hypotheses that all have the longest length."""
+    options = {"beam_size": 6, "min_length": 40, "max_length": 40, "no_repeat_ngram_size": 3}
+    request = messages.GenerateRequest(text="badge" * 4, decoding=options, output={"trace": 16})
+    async with grpc.aio.insecure_channel(target) as channel:
+        response = await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request)
+    estimate = max_trace_bytes(DecodingOptions(**options, trace=16), 21)
+    assert estimate / 5 < response.trace.ByteSize() < estimate
+
+
+async def test_open_inference_has_the_trace_as_json(target: str, client: AttendantClient) -> None:
+    parameters = {
+        "beam_size": {"int64_param": 2},
+        "trace": {"int64_param": 3},
+        "masked_source_positions": {"string_param": "0 2"},
+    }
+    request = infer_request("badge", "face", model_name="tiny", outputs=("text", "trace"), parameters=parameters)
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = inference_stub(channel)
+        response = await stub.ModelInfer(request)
+        traces = response.outputs[1].contents.bytes_contents
+        assert list(response.outputs[1].shape) == [2]
+        request.outputs.pop()
+        assert len((await stub.ModelInfer(request)).outputs) == 1
+    for word, text in zip(("badge", "face"), traces, strict=True):
+        expected = await client.generate(word, beam_size=2, trace=3, masked_source_positions=[0, 2])
+        assert trace_of(json_format.Parse(text, messages.Trace())) == expected.trace

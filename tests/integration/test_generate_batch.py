@@ -397,32 +397,6 @@ def ended(server: Served, code: str, model: str = "fake") -> float:
     return server.sample("attendant_requests_total", model=model, method="GenerateMany", code=code)
 
 
-def without_timings(response: messages.GenerateResponse) -> messages.GenerateResponse:
-    response.ClearField("timings")
-    return response
-
-
-async def test_each_is_answered_in_its_place_as_its_own_call_would_be() -> None:
-    async with served(fake_stepper(), max_waiting=1000) as server:
-        requests = [
-            Generate(request_id=str(number), text="abcdefgh"[: 1 + number % 8], decoding={"beam_size": 1 + number % 5})
-            for number in range(100)
-        ]
-        requests[7].text = "\u00a0"
-        requests[8].model = "none"
-        results = (await server.stub.GenerateMany(Many(requests=requests))).results
-        assert [result.request_id for result in results] == [request.request_id for request in requests]
-        for number, (request, result) in enumerate(zip(requests, results, strict=True)):
-            if number in (7, 8):
-                error = await failure(server.stub.Generate(request))
-                assert (result.error.code, result.error.message) == (error.code().value[0], error.details())
-            else:
-                unary = await server.stub.Generate(request)
-                assert without_timings(result.response) == without_timings(unary)
-        assert ended(server, "OK") == 98
-        assert ended(server, "INVALID_ARGUMENT") == 1 == ended(server, "NOT_FOUND", model="")
-
-
 @pytest.mark.parametrize("num", [0, 257])
 async def test_a_list_that_is_too_long_is_refused(num: int) -> None:
     async with served(fake_stepper()) as server:

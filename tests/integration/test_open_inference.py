@@ -166,6 +166,8 @@ def text_parameter(name: str, value: str) -> dict[str, Any]:
         ({"parameters": {"seed": {"int64_param": -1}}}, "parameters.seed is -1"),
         ({"parameters": {"top_p": {"double_param": 2}}}, "parameters.top_p is 2"),
         (text_parameter("target_prefix", "AA ZZ"), "parameters.target_prefix[1] is 'ZZ'"),
+        ({"parameters": {"target_prefix_text": {"int64_param": 2}}}, "parameters.target_prefix_text is 2"),
+        (text_parameter("masked_source_positions", "0;2"), "parameters.masked_source_positions is '0;2'"),
         (text_parameter("masked_source_positions", "4294967295"), "parameters.masked_source_positions is 4294967295"),
         (text_parameter("masked_source_positions", "4294967296"), "parameters.masked_source_positions is '4294967296'"),
     ],

@@ -2,36 +2,28 @@
 
 import asyncio
 import os
-import random
 import re
-import shutil
 import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
-import numpy as np
 import psutil
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.app import serve
 from attendant_client import AttendantClient, Generation
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import new_authority
 from tests.configuration import parse_config
-from tests.faults.crafting import golden
 from tests.http_serving import Http
 from tests.paths import ROOT
 from tests.server_process import Running, command, eventually, server
@@ -267,90 +259,3 @@ def test_without_the_api_there_are_metrics_and_health_alone(tmp_path: Path) -> N
         assert web.ask("GET", "/readyz").status == 200
         for path in ("/", "/v1/models", "/openapi.json"):
             assert web.ask("GET", path).status == 404
-
-
-def random_options(rng: random.Random) -> DecodingOptions:
-    beam_size = rng.choice((1, 1, 2, 4, 6))
-    return DecodingOptions(
-        beam_size=beam_size,
-        num_hypotheses=rng.randint(1, beam_size),
-        length_penalty=rng.choice((0.0, 0.6, 1.1)),
-        length_penalty_offset=rng.choice((5.0, 0.0)),
-        min_length=rng.choice((0, 0, 3)),
-        max_length=rng.randint(3, 24),
-        patience=rng.choice((1.0, 1.0, 1.5)),
-        suppress_unk=rng.random() < 0.3,
-        attention=rng.random() < 0.5,
-    )
-
-
-def as_request(text: str, options: DecodingOptions) -> messages.GenerateRequest:
-    return messages.GenerateRequest(
-        text=text,
-        decoding=messages.DecodingOptions(
-            beam_size=options.beam_size,
-            num_hypotheses=options.num_hypotheses,
-            length_penalty=options.length_penalty,
-            length_penalty_offset=options.length_penalty_offset,
-            min_length=options.min_length,
-            max_length=options.max_length,
-            patience=options.patience,
-            suppress_unk=options.suppress_unk,
-        ),
-        output=messages.OutputOptions(attention=options.attention, token_log_probs=True),
-    )
-
-
-async def ask_at_random_times(
-    target: str, requests: list[messages.GenerateRequest], rng: random.Random
-) -> list[messages.GenerateResponse]:
-    delays = [rng.random() * 0.3 for _ in requests]
-    async with grpc.aio.insecure_channel(target) as channel:
-        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-
-        async def ask(request: messages.GenerateRequest, delay: float) -> messages.GenerateResponse:
-            await asyncio.sleep(delay)  # makes the arrivals random; it waits for nothing
-            return await stub.Generate(request, timeout=60)
-
-        return await asyncio.gather(*map(ask, requests, delays))
-
-
-def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, tiny_bundle_path: Path) -> None:
-    """Checks that requests that share steps get the same tokens, and bitwise the same scores and attention."""
-    rng = random.Random(7)
-    texts = ["".join(rng.choices("abcdefghij", k=rng.choice((1, 2, 5, 8, 13, 30, 64)))) for _ in range(120)]
-    options = [random_options(rng) for _ in texts]
-    bundle: Bundle = open_bundle(tiny_bundle_path)
-    stepper = OnnxStepper(bundle, num_threads=1)
-    sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
-    special_ids = bundle.manifest.special_ids
-    alone = [decode_all(stepper, [s], each, special_ids)[0] for s, each in zip(sources, options, strict=True)]
-    responses = asyncio.run(ask_at_random_times(running.target, list(map(as_request, texts, options)), rng))
-    shared = [response.timings.mean_batch_rows for response in responses]
-    assert max(shared) > 6, "they were decoded together"
-    for response, hypotheses in zip(responses, alone, strict=True):
-        assert len(response.hypotheses) == len(hypotheses)
-        for ours, wanted in zip(response.hypotheses, hypotheses, strict=True):
-            assert list(ours.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
-            assert ours.score == np.float32(wanted.score)
-            assert list(ours.token_log_probs) == [np.float32(log_prob) for log_prob in wanted.token_log_probs]
-            if wanted.attention is not None:
-                assert list(ours.attention.weights) == wanted.attention.ravel().tolist()
-
-
-def test_a_bundle_with_differing_golden_examples_is_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
-    """Starts a complete, signed bundle. Only decoding shows that its golden examples are wrong."""
-    copy = Path(shutil.copytree(tiny_bundle_path, tmp_path / "copy"))
-
-    def spoil(examples: list[dict[str, Any]]) -> None:
-        examples[0]["score"] -= 0.5
-        examples[2]["target_tokens"].append("AA")
-
-    golden(spoil)(copy)
-    line, environment = command(str(copy), "--port", "0", "--metrics-port", "0")
-    run = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS)
-    assert (run.returncode, run.stdout) == (2, ""), run.stderr
-    lines = [line for line in run.stderr.splitlines() if not line.startswith("time=")]
-    assert len(lines) == 3 and lines[0].startswith("attendant serve: ")
-    assert re.match(r"  - golden example 1 .*: score is .*, must be ", lines[1])
-    assert re.match(r"  - golden example 3 .*: tokens are .*, must be ", lines[2])

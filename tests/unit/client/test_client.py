@@ -167,7 +167,7 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("ab", {"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
         ("ab", {"temperature": 0.8}, TypeError, r"no option temperature; choose from sampling=Sampling\(temperature="),
         (("a", 1), {}, TypeError, r"source=\('a', 1\): each token must be a text"),
-        ("ab", {"target_prefix": 3}, TypeError, "target_prefix=3: must be a list of tokens; a text belongs into"),
+        ("ab", {"target_prefix": "A"}, TypeError, "target_prefix='A': must be a list of tokens; a text belongs into"),
         ("ab", {"target_prefix_text": ["A"]}, TypeError, r"target_prefix_text=\['A'\]: must be a text"),
         ("ab", {"masked_source_positions": [0, -1]}, ValueError, r"\(0, -1\): must be a list of places, each a whole"),
         ("ab", {"length_penalty": 10**400}, ValueError, "length_penalty=100.*: must be a number"),

@@ -145,6 +145,8 @@ def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -
     pattern = r"(-0\.\d{4})\tperplexity (1\.\d{3}) per token, \2 per word"
     shown = re.fullmatch(pattern, capsys.readouterr().out.splitlines()[0])
     assert shown is not None and float(shown[2]) == pytest.approx(math.exp(-float(shown[1]) / 4), abs=6e-4)
+    assert main(["score", "face", "F ZZ", "--bundle", BUNDLE]) == 0
+    assert "('ZZ')" in capsys.readouterr().err
     assert main(["generate", "face", "--bundle", BUNDLE, "--links"]) == 0
     assert capsys.readouterr().out == "F EY1 S\t0-0 1-1 2-2\n"
 

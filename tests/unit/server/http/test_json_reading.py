@@ -47,6 +47,10 @@ def error_of(body: Any) -> Exception:
         ({"decoding": []}, "decoding is a list, must be an object"),
         ({"decoding": ""}, 'decoding is "", must be an object'),
         ({"decoding": {"sampling": []}}, "decoding.sampling is a list, must be an object"),
+        (
+            {"decoding": {"maskedSourcePositions": ["x", -1, 1]}},
+            f'decoding.masked_source_positions[0] is "x", {WHOLE}; decoding.masked_source_positions[1] is -1, {WHOLE}',
+        ),
         ({"decoding": {"beamSize": 4, "beam_size": 4}}, "decoding.beam_size is beam_size and beamSize, must be one"),
         ({"decoding": {"lengthPenalty": True}}, "decoding.length_penalty is true, must be a number"),
         ({"decoding": {"beamSize": True}}, f"decoding.beam_size is true, {WHOLE}"),
