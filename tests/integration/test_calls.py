@@ -161,7 +161,8 @@ IN_PARTS.decoding.split_sentences = True
 async def begin(server: Served, web: Http, method: str, path: str, request: Any, timeout: float | None) -> Any:
     """Begins a call, over HTTP if there is a path; returns a function that ends it as a caller does that goes away."""
     if not path:
-        return getattr(server.stub, method)(request, timeout=timeout).cancel
+        sent = iter(request.requests) if method == "GenerateBatch" else request
+        return getattr(server.stub, method)(sent, timeout=timeout).cancel
     body = json.dumps(json_format.MessageToDict(request))
     _, writer = await asyncio.open_connection("127.0.0.1", web.port)
     deadline = "" if timeout is None else f"Request-Timeout: {timeout}\r\n"
@@ -179,6 +180,7 @@ async def begin(server: Served, web: Http, method: str, path: str, request: Any,
         ("GenerateStream", "", LONG, 1, 2),
         ("GenerateStream", "/v1/generate?stream=1", LONG, 1, 2),
         ("GenerateMany", "", Many(requests=[LONG] * 4), 4, 8),
+        ("GenerateBatch", "", Many(requests=[LONG] * 4), 4, 8),
     ],
 )
 @pytest.mark.parametrize("code", ["CANCELLED", "DEADLINE_EXCEEDED"])
@@ -197,6 +199,6 @@ async def test_rows_are_free_within_a_step_of_the_end_of_their_call(
         stepper.let_one_pass()
         await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == num_rows)
         assert stepper.num_steps == 1
-        for gauge in ("requests_running", "requests_waiting", "rows_running"):
+        for gauge in ("requests_running", "requests_waiting", "rows_running", "bulk_requests"):
             assert server.sample(f"attendant_{gauge}", model="fake") == 0
         leave()

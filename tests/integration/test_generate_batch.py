@@ -216,27 +216,6 @@ async def test_a_client_that_goes_during_a_write_leaves_no_timer(monkeypatch: py
         assert all(timer.cancelled() for timer in timers)
 
 
-@pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> None:
-    stepper = gated_stepper()
-    async with served(stepper, max_rows=4, max_bulk=6) as server:
-        timeout = 1.0 if how == "deadline" else None
-        call = server.stub.GenerateBatch(iter(numbered(10, decoding=LONG)), timeout=timeout)
-        await stepper.arrival()
-        await eventually(lambda: server.sample("grpc_server_msg_received_total", **RPC) == 7)
-        if how == "cancel":
-            call.cancel()
-        code = {"cancel": "CANCELLED", "deadline": "DEADLINE_EXCEEDED"}[how]
-        assert (await status_of(call)).name == code
-        await eventually(lambda: server.sample("attendant_requests_total", code=code, **ITEMS) == 7)
-        stepper.let_one_pass()
-        await eventually(lambda: server.model.runner.num_running == 0)
-        assert stepper.num_steps == 1
-        assert server.model.runner.num_rows == server.model.runner.num_waiting == 0
-        stepper.open()
-        assert len(await ask(server, numbered(20))) == 20, "and its room is there for others"
-
-
 async def test_draining_answers_accepted_requests_and_refuses_the_rest() -> None:
     # grpc's asynchronous client would report INTERNAL if a write meets the end of the call (grpc/grpc#36066).
     def ask_without_end(target: str) -> tuple[list[messages.GenerateBatchResponse], Any]:

@@ -9,18 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from attendant.runtime.bundle.tokenizer import EOS_ID
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.fakes import SPECIAL_IDS
 from tests.serving import Served, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
@@ -40,36 +34,6 @@ async def health_of(server: Served, service: str = "") -> int:
     stub = health_pb2_grpc.HealthStub(server.channel)
     response = await stub.Check(health_pb2.HealthCheckRequest(service=service))
     return int(response.status)
-
-
-async def test_an_answer_has_all_its_fields() -> None:
-    async with served(fake_stepper()) as server:
-        request = Generate(
-            request_id="mine",
-            text="abca",
-            decoding=messages.DecodingOptions(beam_size=4, num_hypotheses=3, max_length=8, length_penalty=0.6),
-            output=messages.OutputOptions(attention=True, token_log_probs=True),
-        )
-        response = await server.stub.Generate(request)
-        options = DecodingOptions(beam_size=4, num_hypotheses=3, max_length=8, length_penalty=0.6, attention=True)
-        (expected,) = decode_all(fake_stepper(), [[4, 5, 6, 4, EOS_ID]], options, SPECIAL_IDS)
-    bundle = server.model.bundle
-    assert (response.request_id, response.model, response.version) == ("mine", "fake", bundle.manifest.version)
-    assert list(response.source_tokens) == ["a", "b", "c", "a", "</s>"]
-    assert len(response.hypotheses) == len(expected) == 3
-    for ours, wanted in zip(response.hypotheses, expected, strict=True):
-        assert list(ours.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
-        assert ours.text == bundle.target_tokenizer.decode(wanted.token_ids)
-        assert ours.score == np.float32(wanted.score)
-        assert ours.log_prob == np.float32(wanted.log_prob)
-        assert list(ours.token_log_probs) == [np.float32(log_prob) for log_prob in wanted.token_log_probs]
-        assert messages.FinishReason.Name(ours.finish_reason) == f"FINISH_REASON_{wanted.finish_reason.name}"
-        assert wanted.attention is not None
-        assert (ours.attention.rows, ours.attention.columns) == (len(wanted.token_log_probs), 5)
-        assert list(ours.attention.weights) == wanted.attention.ravel().tolist()
-    timings = response.timings
-    assert 0 < timings.decode <= timings.total and timings.queue >= 0 and timings.encode > 0
-    assert 1 <= timings.steps <= 9 and 1 <= timings.mean_batch_rows <= 4
 
 
 async def test_models_are_listed_and_described() -> None:
@@ -238,26 +202,6 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
         await server.ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", count=30)
         assert server.num_ended("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30
         stepper.open()
-
-
-async def test_health_is_watched_through_a_drain() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
-        assert (await watch.read()).status == SERVING
-        running = server.stub.Generate(long_request())
-        await stepper.arrival()
-        await server.lifecycle.set_open(False)
-        draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
-        assert (await watch.read()).status == NOT_SERVING
-        error = await failure(server.stub.Generate(long_request()))
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert "shutting down" in (error.details() or "")
-        stepper.open()
-        assert (await running).hypotheses
-        await draining
-        watch.cancel()
-    assert server.lifecycle.exit_status == 0
 
 
 async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:

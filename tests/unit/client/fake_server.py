@@ -148,31 +148,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
             hypotheses=[self._hypothesis(source, rank, request.output) for rank in range(num_hypotheses)],
             source_tokens=source,
             timings=pb.Timings(queue=0.25, encode=0.5, decode=1.0, total=1.75, steps=4, mean_batch_rows=2.5),
-            trace=self._trace(source) if request.output.trace else None,
         )
-
-    @staticmethod
-    def _trace(source: list[str]) -> pb.Trace:
-        """Returns the trace of a greedy search that rejected one candidate at each step."""
-        tokens = [symbol.upper() for symbol in source]
-        steps = [
-            pb.TracedStep(
-                live=[
-                    pb.TracedHypothesis(
-                        token=before,
-                        log_prob=-0.25,
-                        candidates=[
-                            pb.TracedCandidate(token=token, log_prob=-0.25, fate=pb.FATE_LIVES),
-                            pb.TracedCandidate(token="?", log_prob=-2.0, fate=pb.FATE_RANK),
-                        ],
-                    )
-                ]
-            )
-            for before, token in zip(["", *tokens], [*tokens, "</s>"], strict=True)
-        ]
-        steps[-1].live[0].candidates[0].fate = pb.FATE_ENDED
-        end = pb.TracedEnd(step=len(tokens), finish_reason=pb.FINISH_REASON_EOS, score=-0.5, hypothesis=0)
-        return pb.Trace(searches=[pb.TracedSearch(steps=steps, ended=[end], reason=pb.SEARCH_END_EOS)])
 
     def Score(self, request: pb.ScoreRequest, context: grpc.ServicerContext) -> pb.ScoreResponse:  # noqa: N802
         with self._received(request, context):

@@ -40,17 +40,35 @@ def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
     os.close(kept)
 
 
-def test_answers_are_printed_in_the_order_of_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "slow", "b"]) == 0
-    assert capsys.readouterr() == ("SLOW\nB\n", "")
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        (["slow", "b"], "SLOW\nB\n"),
+        (["-5", "- a", "--", "-a", "--beam-size"], "-5\n- A\n-A\n--BEAM-SIZE\n"),
+        (["a\nb"], "A\nB\n"),
+        (["a\nb", "--num-hypotheses", "2"], "1\t-0.5000\tA B\n2\t-1.5000\tA B!\n"),
+        (
+            ["a", "b", "--num-hypotheses", "2"],
+            "a\t1\t-0.5000\tA\na\t2\t-1.5000\tA!\nb\t1\t-0.5000\tB\nb\t2\t-1.5000\tB!\n",
+        ),
+        (["ab", "--links"], "AB\t0-0 1-1\n"),
+        (["ab", "c", "--stream"], "AB\nC\n"),
+        (["", "b", "--stream"], "\nB\n"),
+        (["a\nb", "--stream"], "A\nB\n"),
+        (["ab", "--stream", "--num-hypotheses", "2"], "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"),
+        (["ab", "--stream", "--links"], "AB\nAB\t0-0 1-1\n"),
+    ],
+)
+def test_answers_are_printed_in_the_order_of_the_texts(
+    arguments: list[str], output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", *arguments]) == 0
+    assert capsys.readouterr() == (output, "")
 
 
-def test_texts_may_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--json", "--", "-5,000", "--beam-size"]) == 0
-    assert [json.loads(line)["source"] for line in capsys.readouterr().out.splitlines()] == ["-5,000", "--beam-size"]
-    assert main(["generate", "-5", "- a", "--", "-a"]) == 0
-    assert capsys.readouterr().out == "-5\n- A\n-A\n"
-    assert main(["score", "--", "-5", "-five"]) == 0
+def test_the_line_of_a_streamed_answer_that_fails_is_blank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "bad", "b", "--stream"]) == 2
+    assert capsys.readouterr() == ("\nB\n", "attendant: text 1: text: 'bad' is bad\n")
 
 
 EVERY_OPTION = """
@@ -60,30 +78,7 @@ EVERY_OPTION = """
 --temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
 --protect-spans --no-split-sentences
 """
-
-
-def test_a_stream_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "ab", "c", "--stream"]) == 0
-    assert capsys.readouterr() == ("AB\nC\n", "")
-    assert main(["generate", "ab", "--stream", "--num-hypotheses", "2"]) == 0
-    assert capsys.readouterr().out == "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
-    assert main(["generate", "bad", "b", "--stream"]) == 2
-    assert capsys.readouterr() == ("\nB\n", "attendant: text 1: text: 'bad' is bad\n")
-    assert main(["generate", "", "b", "--stream"]) == 0
-    assert capsys.readouterr().out == "\nB\n", "an empty answer is a line"
-
-
-def test_the_answer_to_several_lines_may_have_several(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in ((), ("--stream",)):
-        assert main(["generate", "a\nb", *options]) == 0
-        assert capsys.readouterr().out == "A\nB\n"
-    assert main(["generate", "a\nb", "--num-hypotheses", "2"]) == 0
-    assert [line.split("\t")[-1] for line in capsys.readouterr().out.splitlines()] == ["A B", "A B!"]
-
-
-def test_hypotheses_of_several_texts_name_their_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "a", "b", "--num-hypotheses", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[::2] == ["a\t1\t-0.5000\tA", "b\t1\t-0.5000\tB"]
+OF_SEVERAL_WORDS = "--target-prefix", "A  BC", "--masked-source-positions", "1  2"
 
 
 def test_a_request_id_reaches_the_server(server: Served) -> None:
@@ -92,14 +87,14 @@ def test_a_request_id_reaches_the_server(server: Served) -> None:
     assert [request.request_id for request in server.seq2seq.requests] == ["mine", "mine"]
 
 
-MASKED = ("--masked-source-positions", "1  2")
-
-
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
     chosen = ["--model", "m", "--model-version", "7"]
-    assert main(["generate", "ab", *chosen, *EVERY_OPTION.split(), "--target-prefix", "A  BC", *MASKED]) == 0
+    assert main(["generate", "ab", *chosen, *EVERY_OPTION.split(), *OF_SEVERAL_WORDS]) == 0
     assert main(["generate", "a  b c", "--tokens"]) == 0
     assert main(["generate", "ab", "--sample"]) == 0
+    assert main(["generate", "ab", "--trace"]) == 0
+    assert main(["generate", "ab", "--trace-candidates", "7", "--stream"]) == 0
+    assert main(["score", "--", "-5", "-five"]) == 0
     decoding = pb.DecodingOptions(
         beam_size=4,
         num_hypotheses=2,
@@ -123,20 +118,15 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         split_sentences=False,
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
-    generated, tokens, drawn = server.seq2seq.requests
+    generated, tokens, drawn, *traced, scored = server.seq2seq.requests
     assert (generated.text, generated.model, generated.version, generated.decoding) == ("ab", "m", "7", decoding)
     assert generated.output == pb.OutputOptions(replace_unknowns=True)
     assert tokens.tokens.tokens == ["a", "b", "c"]
     assert tokens.decoding == pb.DecodingOptions()
     assert tokens.output == pb.OutputOptions()
     assert drawn.decoding == pb.DecodingOptions(sampling=pb.SamplingOptions())
-
-
-def test_links_follow_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "ab", "--links"]) == 0
-    assert capsys.readouterr().out == "AB\t0-0 1-1\n"
-    assert main(["generate", "ab", "--links", "--stream"]) == 0
-    assert capsys.readouterr().out == "AB\nAB\t0-0 1-1\n"
+    assert [request.output.trace for request in traced] == [3, 7]
+    assert (scored.source_text, scored.target_text) == ("-5", "-five")
 
 
 def test_json_has_all_fields_of_answers_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,26 +152,6 @@ def test_json_has_all_fields_of_answers_and_errors(capsys: pytest.CaptureFixture
         "message": "text: 'bad' is bad",
         "violations": [{"field": "text", "description": "is bad"}],
     }
-
-
-def test_trace_draws_the_search_as_a_tree(capsys: pytest.CaptureFixture[str], server: Served) -> None:
-    assert main(["generate", "ab", "--trace"]) == 0
-    tree = ["3 steps, then every hypothesis ended", "├ too low: ? 14 %", "A 78 %", "├ too low: ? 14 %", "B 78 %"]
-    assert capsys.readouterr().out.splitlines() == [
-        *("AB", "", *tree, "├ ■ </s> 78 %, score -0.500, answer 1", "└ too low: ? 14 %", "")
-    ]
-    assert main(["generate", "ab", "--trace-candidates", "7", "--stream"]) == 0
-    assert tree[0] in capsys.readouterr().out
-    assert main(["generate", "ab", "--trace", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["trace"]["searches"][0]["reason"] == "EOS"
-    assert [request.output.trace for request in server.seq2seq.requests] == [3, 7, 3]
-    assert main(["generate", "ab", "--masked-source-positions", "0 1"]) == 0
-    assert server.seq2seq.requests[-1].decoding.masked_source_positions == [0, 1]
-    for wrong in (["--trace-candidates", "33"], ["--trace-candidates", "0"], ["--masked-source-positions", "0,1"]):
-        with pytest.raises(SystemExit) as caught:
-            main(["generate", "ab", *wrong])
-        assert caught.value.code == 2
-        assert wrong[0] in capsys.readouterr().err
 
 
 def test_standard_input_line_by_line(
@@ -338,6 +308,8 @@ NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
         (["generate"], "attendant generate: the following arguments are required: TEXT"),
         (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
         (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
+        (["generate", "a", "--trace-candidates", "33"], "--trace-candidates: "),
+        (["generate", "a", "--masked-source-positions", "0,1"], "--masked-source-positions: "),
         (["generate", "a", "-"], "attendant generate: `-` reads the sources from standard input"),
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
