@@ -1,23 +1,26 @@
-"""Tests of the Open Inference Protocol with NVIDIA's client, and with a client that sends no raw contents."""
+"""Tests of the Open Inference Protocol over gRPC: tensors, parameters, and models that an administrator loads.
 
-import json
-import subprocess
-import sys
+tests/system/test_documents.py runs NVIDIA's client, and tests/system/test_kserve.py KServe's.
+"""
+
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
+from attendant.server.inference.service import pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.inference import inference_stub, text_tensor
-from tests.paths import ROOT
 from tests.server_process import Running, server
 
 ADMIN = "admin-token-0123456789"
+AS_ADMIN = (("authorization", f"Bearer {ADMIN}"),)
 
 
 @pytest.fixture(scope="module")
@@ -30,107 +33,125 @@ def running(repository: Path, tiny_bundle_path: Path, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="module")
-def replies(running: Running, repository: Path, environment: dict[str, str], expected: Any) -> Any:
-    """Runs the client once; returns all that it receives."""
-    program = [sys.executable, "-m", "tests.integration.triton_client", running.target, ADMIN, str(repository)]
-    run = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+def stub(running: Running) -> Iterator[Any]:
+    with grpc.insecure_channel(running.target) as channel:
+        yield inference_stub(channel)
 
 
 @pytest.fixture(scope="module")
 def expected(running: Running) -> Any:
     """Returns a function that calls Generate with a text and options."""
     with grpc.insecure_channel(running.target) as channel:
-        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        generate = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate
 
         def ask(text: str, **options: Any) -> messages.GenerateResponse:
             decoding = messages.DecodingOptions(**options)
             output = messages.OutputOptions(attention=True, token_log_probs=True)
-            request = messages.GenerateRequest(text=text, model="tiny", decoding=decoding, output=output)
-            return stub.Generate(request, timeout=60)
+            return generate(messages.GenerateRequest(text=text, model="tiny", decoding=decoding, output=output))
 
         yield ask
 
 
-def test_health_and_metadata(replies: Any) -> None:
-    assert replies["live"] and replies["ready"]
-    assert replies["model ready"] == [True, True, False] and not replies["unknown ready"]
-    assert replies["server"]["name"] == "attendant" and "model_repository" in replies["server"]["extensions"]
-    assert replies["model"]["versions"] == ["1"]
-    assert replies["model"]["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
-    shapes = {output["name"]: len(output["shape"]) for output in replies["model"]["outputs"]}
-    assert shapes == {
+def infer(stub: Any, *texts: bytes, **fields: Any) -> wire.ModelInferResponse:
+    return stub.ModelInfer(wire.ModelInferRequest(**{"model_name": "tiny", "inputs": [text_tensor(*texts)]} | fields))
+
+
+def test_health_and_metadata(stub: Any) -> None:
+    assert stub.ServerLive(wire.ServerLiveRequest()).live and stub.ServerReady(wire.ServerReadyRequest()).ready
+    versions = [("first", ""), ("first", "1"), ("first", "7"), ("nobody", "")]
+    requests = [wire.ModelReadyRequest(name=name, version=version) for name, version in versions]
+    assert [stub.ModelReady(request).ready for request in requests] == [True, True, False, False]
+    described = stub.ServerMetadata(wire.ServerMetadataRequest())
+    assert described.name == "attendant" and "model_repository" in described.extensions
+    model = stub.ModelMetadata(wire.ModelMetadataRequest(name="first"))
+    assert list(model.versions) == ["1"]
+    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in model.inputs] == [("text", "BYTES", [-1])]
+    assert {tensor.name: len(tensor.shape) for tensor in model.outputs} == {
         "text": 2, "score": 2, "log_prob": 2, "tokens": 3, "token_log_probs": 3, "attention": 4, "source_tokens": 2,
         "warnings": 2, "trace": 1, "confidence": 2,
     }  # fmt: skip
 
 
-def test_answers_are_those_of_generate(replies: Any, expected: Any) -> None:
-    alone = [expected(text).hypotheses[0] for text in ("badge", "jab", "face")]
-    assert replies["plain"] == {
-        name: [[getattr(hypothesis, name)] for hypothesis in alone] for name in ("text", "score", "log_prob")
-    }
-    assert replies["echoed"] == ["mine", "1"]
-    beams = [expected(text, beam_size=4).hypotheses[0].text for text in ("phoneme", "knowledgeable")]
-    assert replies["documented"] == [[text] for text in beams]
-    assert (
-        replies["drawn"][0]
-        == replies["drawn"][1]
-        == [[expected("badge", sampling={"seed": 5, "top_k": 4}).hypotheses[0].text]]
-    )
-
-
-def test_tensors_are_padded_to_the_longest(replies: Any, expected: Any) -> None:
-    options = {"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9}
-    answers = [expected(text, **options) for text in ("badge", "jab")]
-    full = replies["full"]
-    assert full["text"] == [[hypothesis.text for hypothesis in answer.hypotheses] for answer in answers]
-    longest = max(len(hypothesis.token_log_probs) for answer in answers for hypothesis in answer.hypotheses)
-    for place, answer in enumerate(answers):
-        source = list(answer.source_tokens)
-        padding = [""] * (6 - len(source))
-        assert full["source_tokens"][place] == source + padding
-        for rank, hypothesis in enumerate(answer.hypotheses):
-            rest = longest - len(hypothesis.token_log_probs)
-            assert [token for token in full["tokens"][place][rank] if token] == list(hypothesis.tokens)
-            assert full["token_log_probs"][place][rank] == list(hypothesis.token_log_probs) + [0.0] * rest
-            rows = full["attention"][place][rank]
-            cells = [cell for row in rows[: hypothesis.attention.rows] for cell in row[: hypothesis.attention.columns]]
-            assert cells == list(hypothesis.attention.weights)
-            assert not any(cell for row in rows[hypothesis.attention.rows :] for cell in row)
-            assert not any(cell for row in rows for cell in row[hypothesis.attention.columns :])
-
-
-def test_administrators_load_and_unload_models(replies: Any, running: Running, tiny_bundle_path: Path) -> None:
-    assert replies["before"].items() >= {"first/1": "READY"}.items() and len(replies["before"]) == 2
-    ready, refused, state = replies["unloaded"]
-    assert not ready and refused.startswith("StatusCode.NOT_FOUND: ") and state == "UNAVAILABLE"
-    assert replies["broken"].startswith("StatusCode.FAILED_PRECONDITION: 2: the bundle ")
-    assert "golden.jsonl: 3 bytes, the manifest has" in replies["broken"]
-    ready, states = replies["after"]
-    assert ready, "the version before the broken one"
-    assert states["first/1"] == "READY" and states["first/2"] == "UNAVAILABLE"
-    assert replies["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is in no repository; choose from first"
-    metrics = running.metrics()
-    calls = 'attendant_requests_total{"code": "OK", "method": "ModelInfer", "model": "first"}'
-    assert metrics[calls] == 4
-
-
-def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
-    with grpc.insecure_channel(target) as channel:
-        stub = inference_stub(channel)
-        return stub.ModelInfer(wire.ModelInferRequest(model_name="tiny", **fields), timeout=60)
-
-
-def test_typed_contents_are_answered_with_typed_contents(running: Running, expected: Any) -> None:
-    """Sends typed contents, which KServe's protocol prefers. The shape is that of a batch."""
-    answer = infer(running.target, inputs=[text_tensor(b"badge", b"jab", shape=[2, 1])])
-    text, score, _ = answer.outputs
-    alone = [expected(source).hypotheses[0] for source in ("badge", "jab")]
+def test_answers_are_those_of_generate_in_the_requests_form(stub: Any, expected: Any) -> None:
+    """Sends typed contents, which KServe's protocol prefers, and raw ones. The shape is that of a batch."""
+    sources, shape = (b"badge", b"jab"), {"shape": [2, 1]}
+    typed = infer(stub, inputs=[text_tensor(*sources, **shape)], id="mine")
+    text, score, log_prob = typed.outputs
+    alone = [expected(source.decode()).hypotheses[0] for source in sources]
     assert [raw.decode() for raw in text.contents.bytes_contents] == [hypothesis.text for hypothesis in alone]
     assert list(score.contents.fp32_contents) == [hypothesis.score for hypothesis in alone]
-    assert list(text.shape) == [2, 1] and not answer.raw_output_contents
+    assert list(log_prob.contents.fp32_contents) == [hypothesis.log_prob for hypothesis in alone]
+    assert (typed.id, list(text.shape), len(typed.raw_output_contents)) == ("mine", [2, 1], 0)
+    raw = infer(stub, inputs=[text_tensor(**shape)], raw_input_contents=[pack(sources)])
+    assert unpack(raw.raw_output_contents[0]) == list(text.contents.bytes_contents)
+    assert raw.raw_output_contents[1] == np.array(score.contents.fp32_contents, np.float32).tobytes()
+    assert not any(output.HasField("contents") for output in raw.outputs)
+
+
+def test_tensors_are_padded_to_the_longest(stub: Any, expected: Any) -> None:
+    options = {"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9}
+    answers = [expected(text, **options) for text in ("badge", "jab")]
+    kinds = {int: "int64_param", float: "double_param", bool: "bool_param"}
+    parameters = {name: {kinds[type(value)]: value} for name, value in options.items()}
+    names = ("text", "tokens", "token_log_probs", "attention", "source_tokens")
+    outputs = [{"name": name} for name in names]
+    full = {
+        output.name: np.array([*output.contents.bytes_contents, *output.contents.fp32_contents]).reshape(output.shape)
+        for output in infer(stub, b"badge", b"jab", outputs=outputs, parameters=parameters).outputs
+    }
+    texts = [[hypothesis.text.encode() for hypothesis in answer.hypotheses] for answer in answers]
+    assert full["text"].tolist() == texts
+    longest = max(len(hypothesis.token_log_probs) for answer in answers for hypothesis in answer.hypotheses)
+    for place, answer in enumerate(answers):
+        source = [token.encode() for token in answer.source_tokens]
+        assert full["source_tokens"][place].tolist() == source + [b""] * (6 - len(source))
+        for rank, hypothesis in enumerate(answer.hypotheses):
+            rest = longest - len(hypothesis.token_log_probs)
+            tokens = [token.decode() for token in full["tokens"][place, rank].tolist() if token]
+            assert tokens == list(hypothesis.tokens)
+            assert full["token_log_probs"][place, rank].tolist() == list(hypothesis.token_log_probs) + [0.0] * rest
+            cells, attention = full["attention"][place, rank].copy(), hypothesis.attention
+            assert cells[: attention.rows, : attention.columns].ravel().tolist() == list(attention.weights)
+            cells[: attention.rows, : attention.columns] = 0
+            assert not cells.any()
+
+
+def test_parameters_of_sampling_and_prefixes(stub: Any, expected: Any) -> None:
+    parameters = {"seed": {"int64_param": 5}, "top_k": {"int64_param": 4}}
+    drawn = infer(stub, b"badge", parameters=parameters).outputs[0].contents.bytes_contents[0]
+    assert drawn.decode() == expected("badge", sampling={"seed": 5, "top_k": 4}).hypotheses[0].text
+    parameters = {"target_prefix": {"string_param": "AA AE"}, "sampling": {"bool_param": True}}
+    assert infer(stub, b"badge", parameters=parameters).outputs[0].contents.bytes_contents[0].startswith(b"AA AE")
+
+
+def test_administrators_load_and_unload_models(stub: Any, running: Running, repository: Path) -> None:
+    def states() -> dict[str, str]:
+        models = stub.RepositoryIndex(wire.RepositoryIndexRequest()).models
+        return {f"{model.name}/{model.version}": model.state for model in models}
+
+    def refusal(method: str, request: Any) -> str:
+        with pytest.raises(grpc.RpcError) as caught:
+            getattr(stub, method)(request, metadata=AS_ADMIN)
+        return f"{caught.value.code().name}: {caught.value.details()}"
+
+    before = states()
+    assert before["first/1"] == "READY" and len(before) == 2
+    # NVIDIA's client always sends this parameter.
+    unload = wire.RepositoryModelUnloadRequest(model_name="first", parameters={"unload_dependents": {}})
+    stub.RepositoryModelUnload(unload, metadata=AS_ADMIN)
+    assert states()["first/1"] == "UNAVAILABLE"
+    request = wire.ModelInferRequest(model_name="first", inputs=[text_tensor(b"a")])
+    assert refusal("ModelInfer", request).startswith("NOT_FOUND: ")
+    shutil.copytree(repository / "first" / "1", repository / "first" / "2")
+    (repository / "first" / "2" / "golden.jsonl").write_text("{}\n")
+    load = wire.RepositoryModelLoadRequest(model_name="first")
+    broken = refusal("RepositoryModelLoad", load)
+    assert broken.startswith("FAILED_PRECONDITION: 2: the bundle ") and "golden.jsonl: 3 bytes" in broken
+    assert states().items() >= {"first/1": "READY", "first/2": "UNAVAILABLE"}.items(), "the version before is served"
+    unknown = refusal("RepositoryModelLoad", wire.RepositoryModelLoadRequest(model_name="nobody"))
+    assert unknown.startswith("NOT_FOUND: model 'nobody' is in no repository")
+    calls = 'attendant_requests_total{"code": "OK", "method": "ModelInfer", "model": "first"}'
+    assert infer(stub, b"a", model_name="first").outputs and running.metrics()[calls] == 1
 
 
 def text_parameter(name: str, value: str) -> dict[str, Any]:
@@ -172,31 +193,22 @@ def text_parameter(name: str, value: str) -> dict[str, Any]:
         (text_parameter("masked_source_positions", "4294967296"), "parameters.masked_source_positions is '4294967296'"),
     ],
 )
-def test_violations_have_the_protocols_names(running: Running, fields: dict[str, Any], violation: str) -> None:
+def test_violations_have_the_protocols_names(stub: Any, fields: dict[str, Any], violation: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        infer(running.target, **{"inputs": [text_tensor(b"a")]} | fields)
+        infer(stub, b"a", **fields)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details().startswith(violation)
 
 
-def test_the_index_is_filtered(running: Running, repository: Path) -> None:
+def test_the_index_is_filtered(stub: Any, repository: Path) -> None:
     """Checks that the index can be filtered by readiness and by the name of a repository."""
-    with grpc.insecure_channel(running.target) as channel:
-        stub = inference_stub(channel)
 
-        def names(**fields: Any) -> set[str]:
-            index = stub.RepositoryIndex(wire.RepositoryIndexRequest(**fields), timeout=60)
-            return {model.name for model in index.models}
+    def names(**fields: Any) -> set[str]:
+        return {model.name for model in stub.RepositoryIndex(wire.RepositoryIndexRequest(**fields)).models}
 
-        assert names() == names(ready=True) == {"first", "tiny"}
-        assert names(repository_name=repository.name) == {"first"}
-        with pytest.raises(grpc.RpcError) as caught:
-            names(repository_name="other")
-        expected = f"repository_name is 'other', must be empty, or one of {repository.name}"
-        assert (caught.value.code().name, caught.value.details()) == ("INVALID_ARGUMENT", expected)
-
-
-def test_a_target_prefix_may_be_a_text_parameter(running: Running, expected: Any) -> None:
-    prefix = {"target_prefix": {"string_param": "AA AE"}, "sampling": {"bool_param": True}}
-    answer = infer(running.target, inputs=[text_tensor(b"badge")], parameters=prefix)
-    assert answer.outputs[0].contents.bytes_contents[0].startswith(b"AA AE")
+    assert names() == names(ready=True) == {"first", "tiny"}
+    assert names(repository_name=repository.name) == {"first"}
+    with pytest.raises(grpc.RpcError) as caught:
+        names(repository_name="other")
+    expected = f"repository_name is 'other', must be empty, or one of {repository.name}"
+    assert (caught.value.code().name, caught.value.details()) == ("INVALID_ARGUMENT", expected)

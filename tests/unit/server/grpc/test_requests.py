@@ -85,35 +85,42 @@ def test_set_options_are_kept_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "limit"),
+    ("decoding", "field", "reason"),
     [
         # tests/integration/test_http_api.py tests the OpenAPI document's ranges, which are the same for every model.
-        ("beam_size", 0, "1 to 6"),
-        ("beam_size", 7, "1 to 6"),
-        ("num_hypotheses", 3, "1 to 2, and at most beam_size"),
-        ("max_length", 0, "1 to 20"),
-        ("max_length", 21, "1 to 20"),
-        ("length_penalty", math.nan, "0 to 10"),
-        ("length_penalty", math.inf, "0 to 10"),
-        ("patience", math.nan, "0 to 10"),
-        ("patience", math.inf, "0 to 10"),
-        ("no_repeat_ngram_size", 21, "0 to 20"),
-        ("repetition_penalty", math.nan, "1 to 10"),
-        ("max_length_ratio", math.nan, "more than 0 and at most 100"),
+        ({"beam_size": 0}, "beam_size", "is 0, must be 1 to 6"),
+        ({"beam_size": 7}, "beam_size", "1 to 6"),
+        ({"num_hypotheses": 3}, "num_hypotheses", "1 to 2, and at most beam_size"),
+        ({"num_hypotheses": 5, "beam_size": 6}, "num_hypotheses", "1 to 4"),
+        ({"max_length": 0}, "max_length", "1 to 20"),
+        ({"max_length": 21}, "max_length", "1 to 20"),
+        ({"min_length": 6, "max_length": 5}, "min_length", "is 6, must be 0 to 5, and at most max_length"),
+        ({"min_length_ratio": 2, "max_length": 5}, "min_length_ratio", "is 2, 6 tokens of this source, must be 0 to 5"),
+        ({"length_penalty": math.nan}, "length_penalty", "is nan, must be 0 to 10"),
+        ({"length_penalty": math.inf}, "length_penalty", "0 to 10"),
+        ({"patience": math.nan}, "patience", "0 to 10"),
+        ({"patience": math.inf}, "patience", "0 to 10"),
+        ({"no_repeat_ngram_size": 21}, "no_repeat_ngram_size", "0 to 20"),
+        ({"repetition_penalty": math.nan}, "repetition_penalty", "1 to 10"),
+        ({"max_length_ratio": math.nan}, "max_length_ratio", "more than 0 and at most 100"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature", "more than 0"),
+        ({"sampling": {"top_k": 257}}, "sampling.top_k", "0 to 256"),
+        ({"sampling": {"top_p": 0}}, "sampling.top_p", "more than 0"),
+        ({"sampling": {}, "beam_size": 2}, "beam_size", "sampling searches no beam"),
+        ({"sampling": {}, "alternatives": True}, "alternatives", "draws differ by themselves"),
+        ({"alternatives": True, "beam_size": 4, "num_hypotheses": 2}, "num_hypotheses", "alternatives have beam_size"),
+        ({"target_prefix": {"tokens": ["AA", "zz"]}}, "target_prefix.tokens[1]", "is 'zz', must be in the vocabulary"),
+        ({"target_prefix": {"tokens": ["AA"] * 4}, "max_length": 3}, "target_prefix.tokens", "0 to 3 tokens long"),
     ],
 )
-def test_a_number_out_of_range_is_refused(field: str, value: float, limit: str) -> None:
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    assert refused_decoding(Decoding(**{field: value})) == {f"decoding.{field}": f"is {shown}, must be {limit}"}
+def test_options_out_of_range_and_combinations_are_refused(decoding: dict[str, Any], field: str, reason: str) -> None:
+    ((name, description),) = refused_decoding(Decoding(**decoding)).items()
+    assert name == f"decoding.{field}" and reason in description
 
 
 def test_limits_follow_from_other_options() -> None:
     assert options_of(Decoding(beam_size=6, num_hypotheses=4)).num_hypotheses == 4
-    assert "decoding.num_hypotheses" in refused_decoding(Decoding(beam_size=6, num_hypotheses=5))
     assert options_of(Decoding(min_length=5, max_length=5)).min_length == 5
-    assert refused_decoding(Decoding(min_length=6, max_length=5)) == {
-        "decoding.min_length": "is 6, must be 0 to 5, and at most max_length"
-    }
     assert "decoding.num_hypotheses" in refused_decoding(Decoding(beam_size=1), num_hypotheses=2), "never clipped"
 
 
@@ -123,9 +130,6 @@ def test_length_ratios_limit_the_length() -> None:
     assert options_of(Decoding(max_length_ratio=1.1, max_length=3)).max_length == 3
     assert options_of(Decoding(max_length_ratio=50)).max_length == 20, "the model's own limit"
     assert options_of(Decoding(min_length_ratio=1, min_length=2)).min_length == 3
-    assert refused_decoding(Decoding(min_length_ratio=2, max_length=5)) == {
-        "decoding.min_length_ratio": "is 2, 6 tokens of this source, must be 0 to 5 tokens, and at most max_length"
-    }
     assert options_of(max_length=None, max_length_ratio=1.5).max_length == 5 + 10, "the bundle's default"
     assert options_of(Decoding(max_length=7), max_length=None, max_length_ratio=1.5).max_length == 7
 
@@ -144,35 +148,6 @@ def test_sampling_options_are_read() -> None:
     assert (options.beam_size, options.num_hypotheses, options.max_rows) == (1, 3, 3), "the bundle's beam is for beams"
     seeds = {options_of(Decoding(sampling=messages.SamplingOptions())).sampling for _ in range(3)}
     assert len(seeds) == 3, "without a seed every answer is another one"
-
-
-SAMPLING = messages.SamplingOptions()
-
-
-@pytest.mark.parametrize(
-    ("decoding", "field", "reason"),
-    [
-        (Decoding(sampling={"temperature": 0}), "sampling.temperature", "more than 0"),
-        (Decoding(sampling={"top_k": 257}), "sampling.top_k", "0 to 256"),
-        (Decoding(sampling={"top_p": 0}), "sampling.top_p", "more than 0"),
-        (Decoding(sampling=SAMPLING, beam_size=2), "beam_size", "sampling searches no beam"),
-        (Decoding(sampling=SAMPLING, alternatives=True), "alternatives", "draws differ by themselves"),
-        (
-            Decoding(alternatives=True, beam_size=4, num_hypotheses=2),
-            "num_hypotheses",
-            "alternatives have beam_size each",
-        ),
-        (
-            Decoding(target_prefix={"tokens": ["AA", "zz"]}),
-            "target_prefix.tokens[1]",
-            "is 'zz', must be in the vocabulary",
-        ),
-        (Decoding(target_prefix={"tokens": ["AA"] * 4}, max_length=3), "target_prefix.tokens", "0 to 3 tokens long"),
-    ],
-)
-def test_incompatible_options_are_refused(decoding: Decoding, field: str, reason: str) -> None:
-    ((name, description),) = refused_decoding(decoding).items()
-    assert name == f"decoding.{field}" and reason in description
 
 
 def test_unknowns_are_replaced_by_attention() -> None:
@@ -240,27 +215,46 @@ def test_unknown_fields_and_prefixes_are_not_cached() -> None:
     assert num_remembered(Decoding(beam_size=3), Decoding(beam_size=3), Decoding(beam_size=99)) == 2
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u3000"])
-def test_a_text_without_tokens_is_refused(text: str) -> None:
-    assert refused(read_generate, messages.GenerateRequest(text=text)) == {
-        "text": "is 0 tokens long, must be 1 to 12 tokens long"
-    }
+@pytest.mark.parametrize(
+    ("source", "ids"),
+    [
+        ({"text": "a" * 12}, (4,) * 12),
+        ({"text": "a!"}, (4, 1)),
+        ({"tokens": {"tokens": ["b", "a"]}}, (5, 4)),
+        ({"tokens": {"tokens": ["<unk>"]}}, (1,)),
+    ],
+)
+def test_a_source_may_have_unknown_symbols_and_the_longest_length(source: dict[str, Any], ids: tuple[int, ...]) -> None:
+    """The source's end is not counted."""
+    content = read_generate(messages.GenerateRequest(**source), model()).content
+    assert (content.source_ids, content.num_source_tokens) == ((*ids, 3), len(ids))
 
 
-def test_a_text_of_which_normalization_leaves_nothing_is_shown() -> None:
-    found = refused(read_generate, messages.GenerateRequest(text=" \u200b\u2066 "))
-    assert found == {
-        "text": "is ' \\u200b\\u2066 ', of which normalization leaves nothing, must be 1 to 12 tokens long"
-    }
+@pytest.mark.parametrize(
+    ("fields", "field", "reason"),
+    [
+        *(({"text": text}, "text", "is 0 tokens long, must be 1 to 12 tokens long") for text in ("", "   ", "\u3000")),
+        ({"text": " \u200b\u2066 "}, "text", "is ' \\u200b\\u2066 ', of which normalization leaves nothing"),
+        ({"text": "a" * 13}, "text", "is 13 tokens long, must be 1 to 12 tokens long"),
+        ({"tokens": {}}, "tokens.tokens", "is 0 tokens long, must be 1 to 12 tokens long"),
+        ({"tokens": {"tokens": ["a"] * 13}}, "tokens.tokens", "is 13 tokens long"),
+        *(
+            ({"tokens": {"tokens": ["a", token]}}, "tokens.tokens[1]", f"is {token!r}, must be in the vocabulary")
+            for token in ("", "z", "ab", "</s>", "<pad>", "<s>")
+        ),
+        ({}, "source", "is unset, must be text or tokens"),
+        *(({"text": "a", "request_id": name}, "request_id", "") for name in ("x" * 129, "a\nb", "\x1b[31m")),
+    ],
+)
+def test_a_wrong_source_or_id_is_refused(fields: dict[str, Any], field: str, reason: str) -> None:
+    ((name, description),) = refused(read_generate, messages.GenerateRequest(**fields)).items()
+    assert name == field and reason in description
 
 
-def test_a_text_may_have_the_longest_length_without_eos() -> None:
-    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).content.num_source_tokens == 12, (
-        "EOS is not counted"
-    )
-    assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
-        "text": "is 13 tokens long, must be 1 to 12 tokens long"
-    }
+def test_many_unknown_tokens_are_counted() -> None:
+    violations = refused(read_generate, messages.GenerateRequest(tokens={"tokens": ["a", *"zzzzzz"]}))
+    assert list(violations) == [*(f"tokens.tokens[{i}]" for i in range(1, 5)), "tokens.tokens"]
+    assert violations["tokens.tokens"] == "is a list with 6 unknown tokens, must be in the vocabulary throughout"
 
 
 class Untouchable:
@@ -309,44 +303,6 @@ async def test_a_large_request_is_read_off_the_event_loop() -> None:
     )
     assert await parse(read, small, model()) is threading.current_thread()
     assert await parse(read, large, model()) is not threading.current_thread()
-
-
-def test_a_text_may_have_unknown_symbols() -> None:
-    assert read_generate(messages.GenerateRequest(text="a!"), model()).content.source_ids == (4, 1, 3)
-
-
-def tokens(*symbols: str) -> messages.GenerateRequest:
-    return messages.GenerateRequest(tokens=messages.Tokens(tokens=symbols))
-
-
-def test_tokens_are_read_and_limited() -> None:
-    assert read_generate(tokens("b", "a"), model()).content.source_ids == (5, 4, 3)
-    assert read_generate(tokens("<unk>"), model()).content.source_ids == (1, 3)
-    limit = "must be 1 to 12 tokens long"
-    assert refused(read_generate, tokens()) == {"tokens.tokens": f"is 0 tokens long, {limit}"}
-    assert refused(read_generate, tokens(*"a" * 13)) == {"tokens.tokens": f"is 13 tokens long, {limit}"}
-
-
-@pytest.mark.parametrize("token", ["", "z", "ab", "</s>", "<pad>", "<s>"])
-def test_unknown_tokens_are_violations_one_by_one(token: str) -> None:
-    assert refused(read_generate, tokens("a", token)) == {
-        "tokens.tokens[1]": f"is {token!r}, must be in the vocabulary"
-    }
-
-
-def test_many_unknown_tokens_are_counted() -> None:
-    violations = refused(read_generate, tokens("a", *"zzzzzz"))
-    assert list(violations) == [*(f"tokens.tokens[{i}]" for i in range(1, 5)), "tokens.tokens"]
-    assert violations["tokens.tokens"] == "is a list with 6 unknown tokens, must be in the vocabulary throughout"
-
-
-def test_a_request_without_a_source_is_refused() -> None:
-    assert refused(read_generate, messages.GenerateRequest()) == {"source": "is unset, must be text or tokens"}
-
-
-@pytest.mark.parametrize("request_id", ["x" * 129, "a\nb", "\x1b[31m"])
-def test_an_unprintable_or_long_request_id_is_refused(request_id: str) -> None:
-    assert list(refused(read_generate, messages.GenerateRequest(text="a", request_id=request_id))) == ["request_id"]
 
 
 def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
@@ -411,20 +367,17 @@ def test_a_score_is_read_as_forced_decoding() -> None:
     assert empty.target_prefix == (3,), "the end alone has a probability"
 
 
-def test_all_violations_of_a_score_are_reported() -> None:
-    assert refused(read_score, messages.ScoreRequest()) == {
-        "source": "is unset, must be source_text or source_tokens",
-        "target": "is unset, must be target_text or target_tokens",
-    }
-    assert refused(read_score, score(target_text="", include_eos=False)) == {
-        "target_text": "is 0 tokens long, must be 1 to 20 tokens long"
-    }
-    assert list(refused(read_score, score(target_tokens=messages.Tokens(tokens=["AA", "zz"])))) == [
-        "target_tokens.tokens[1]"
-    ]
-    assert list(refused(read_score, score(target_text="B " * 21))) == ["target_text"]
-    assert list(refused(read_score, score(source_tokens=messages.Tokens()))) == ["source_tokens.tokens"]
-    assert list(refused(read_score, score(output=messages.OutputOptions(replace_unknowns=True)))) == [
-        "output.replace_unknowns"
-    ]
-    assert list(refused(read_score, score(output=messages.OutputOptions(trace=3)))) == ["output.trace"]
+@pytest.mark.parametrize(
+    ("fields", "violated"),
+    [
+        ({"source_text": None, "target_text": None}, ["source", "target"]),
+        ({"target_text": "", "include_eos": False}, ["target_text"]),
+        ({"target_text": "B " * 21}, ["target_text"]),
+        ({"target_text": None, "target_tokens": {"tokens": ["AA", "zz"]}}, ["target_tokens.tokens[1]"]),
+        ({"source_text": None, "source_tokens": {}}, ["source_tokens.tokens"]),
+        ({"output": {"replace_unknowns": True}}, ["output.replace_unknowns"]),
+        ({"output": {"trace": 3}}, ["output.trace"]),
+    ],
+)
+def test_all_violations_of_a_score_are_reported(fields: dict[str, Any], violated: list[str]) -> None:
+    assert list(refused(read_score, score(**fields))) == violated
