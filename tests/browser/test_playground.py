@@ -153,21 +153,6 @@ def test_the_page_requests_a_token(browser: Browser, tmp_path: Path) -> None:
         context.close()
 
 
-def test_choosing_another_word_changes_the_continuation(page: Page) -> None:
-    panel = ask(page)
-    panel.locator(".word").nth(1).click()
-    choices = panel.get_by_role("group", name="Instead of OW1").get_by_role("button")
-    expect(choices.first).to_contain_text("OW1")
-    expect(choices.first).to_be_focused()
-    page.keyboard.press("ArrowDown")
-    other = choices.nth(1).locator("b").inner_text()
-    page.keyboard.press("Enter")
-    expect(text_of(panel)).to_have_text(re.compile(rf"^F {other} "))
-    expect(panel.locator("[data-part=prefix]")).to_contain_text(f"Begins with F {other}")
-    panel.get_by_role("button", name="Let it choose").click()
-    expect(text_of(panel)).to_have_text(SPOKEN)
-
-
 def test_the_page_shows_a_models_facts_quality_and_certificate(page: Page) -> None:
     panel = ask(page)
     panel.get_by_text("About this model").click()

@@ -15,12 +15,10 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
-from tests.paths import ROOT
-from tests.server_process import Running, server
+from tests.server_process import Running
 from tests.serving import code_of
 
 DRAIN_SECONDS = 5.0
-LOAD_SECONDS = 8.0
 
 
 async def at_once(target: str, num_calls: int) -> Counter[str]:
@@ -84,39 +82,6 @@ async def test_10000_calls_at_once(start: Start, figure: Figure) -> None:
             )
             failed = sum(isinstance(answer, BaseException) for answer in answers)
             figure("the same by the Python client, which retries: without an answer", failed, at_most(0), "calls")
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_overload_by_ten_times_gets_documented_status_codes(workers: str, figure: Figure) -> None:
-    request = messages.GenerateRequest(text="knowledgeable", decoding=messages.DecodingOptions(beam_size=16))
-    codes: Counter[str] = Counter()
-    with server(str(ROOT / "models" / "g2p-en"), "--workers", workers, "--max-waiting", "128") as running:
-        async with grpc.aio.insecure_channel(running.target, options=[("grpc.enable_retries", 0)]) as channel:
-            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-
-            async def ask() -> None:
-                codes[await code_of(stub.Generate(request, timeout=120))] += 1
-
-            async def ask_again(give_up: float) -> None:
-                while time.monotonic() < give_up:
-                    await ask()
-
-            await asyncio.gather(*(ask_again(time.monotonic() + LOAD_SECONDS) for _ in range(32)))
-            rate = 10 * codes["OK"] / LOAD_SECONDS
-            codes.clear()
-            began = time.monotonic()
-            calls: list[asyncio.Task[None]] = []
-            while (passed := time.monotonic() - began) < LOAD_SECONDS:
-                calls += [asyncio.create_task(ask()) for _ in range(round(rate * passed) - len(calls))]
-                await asyncio.sleep(0.005)
-            await asyncio.gather(*calls)
-    figure(
-        f"10 x the capacity, workers: {workers}, calls with a code that is not retried",
-        _not_retried(codes),
-        at_most(0),
-        "calls",
-    )
 
 
 @pytest.mark.reliability
