@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -253,17 +252,3 @@ def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.Capt
     command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
     assert (command, beam) == ({"serve"}, {"--beam-size"})
     assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
-def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = tmp_path / "attendant.fish"
-    script.write_text(completion("fish", capsys))
-    lines = ("generate --beam", "serve --max-ro", "serve --log-level e")
-    program = f"source {script}; " + "; ".join(f"complete -C'attendant {line}'" for line in lines)
-    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
-        "--beam-size",
-        "--max-rows",
-        "error",
-    ], done.stderr

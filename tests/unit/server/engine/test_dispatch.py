@@ -371,12 +371,6 @@ def take(queue: FairQueue) -> EngineRequest:
     return first
 
 
-def test_one_client_is_served_in_order() -> None:
-    queue = queue_of(*(queued(key, rows=1 + key % 5) for key in range(9)))
-    assert [take(queue).key for _ in range(9)] == list(range(9))
-    assert queue.first() is None and len(queue) == 0 and queue.work == 0
-
-
 def test_a_small_client_waits_for_one_turn_of_a_flood() -> None:
     queue = queue_of(*(queued(key, "flood", rows=32, steps=10) for key in range(50)))
     take(queue)

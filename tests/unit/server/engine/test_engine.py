@@ -162,20 +162,6 @@ def test_ended_requests_leave_no_state_in_the_engine() -> None:
     assert not desk.engine.has_work and desk.engine.num_rows == 0
 
 
-def test_a_deadline_frees_the_rows_within_one_step() -> None:
-    desk = Desk(max_rows=1)
-    desk.submit(0, options(9), deadline=desk.stepper.now + ENCODE_SECONDS + 2.5 * STEP_SECONDS)
-    desk.submit(1, options(1), deadline=desk.stepper.now + 1.0)
-    for _ in range(3):
-        desk.step()
-    assert isinstance(desk.outcomes[1], DeadlineExceeded), "it passed while waiting"
-    assert 0 not in desk.outcomes
-    steps = desk.stepper.num_steps
-    result = desk.step()
-    assert isinstance(desk.outcomes[0], DeadlineExceeded)
-    assert (result.stats.cancelled_rows, desk.stepper.num_steps) == (1, steps)
-
-
 def test_equal_rounds_do_not_call_the_scheduler() -> None:
     priorities: list[Priority] = []
 
@@ -240,12 +226,3 @@ def test_paused_bulk_rows_can_be_cancelled() -> None:
     desk.run()
     assert isinstance(desk.outcomes[0], Cancelled)
     assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
-
-
-def test_the_source_budget_delays_wide_requests() -> None:
-    desk = Desk(max_rows=8, max_source_positions=16)
-    for key in range(3):
-        desk.submit(key, options(2))
-    assert desk.step().stats.num_encoded == 2
-    desk.run()
-    assert len(desk.outcomes) == 3
