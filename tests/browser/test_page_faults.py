@@ -22,7 +22,6 @@ from tests.browser.playground import (
     source,
     text_of,
 )
-from tests.paths import ROOT
 
 # Breaks the connection after the first piece of an answer.
 BREAKING = """() => {
@@ -270,10 +269,3 @@ def test_symbols_are_grouped_by_the_characters_that_readers_see(page: Page) -> N
         assert [f"{group['before']}{group['text']}" for group in grouping["groups"]] == groups
         covered = [index for group in grouping["groups"] for index in range(group["first"], group["last"] + 1)]
         assert covered == list(range(len(tokens)))
-
-
-def test_the_page_names_all_its_modules_for_parallel_loading() -> None:
-    """Checks that the page names each module, so that browsers load all of them at once."""
-    folder = ROOT / "server" / "http" / "page"
-    named = re.findall(r"page/(\w+\.js)", (folder / "index.html").read_text())
-    assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))

@@ -31,6 +31,11 @@ def framed(message: Message | bytes) -> bytes:
     return b"\0" + len(content).to_bytes(4, "big") + content
 
 
+def frame(kind: int, payload: bytes, *, flags: int = 0, stream: int = 0) -> bytes:
+    """Returns an HTTP/2 frame, by default for the whole connection."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
 class RawConnection:
     """A connection that does nothing by itself: it reads and answers pings in `receive` only.
 

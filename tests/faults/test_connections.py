@@ -18,7 +18,7 @@ from attendant.server.grpc import port as listening
 from attendant_client import BlockingClient
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import GENERATE, RawConnection
+from tests.faults.attacker import GENERATE, RawConnection, frame
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.faults.witness import witness
@@ -30,10 +30,6 @@ CANCEL = 8
 PIECE = 200
 
 
-def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    return struct.pack(">I", len(content))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + content
-
-
 def resets(streams: Iterator[int] | range) -> bytes:
     """Returns the frames of calls that are each reset at once."""
     encoder = hpack.Encoder()
@@ -42,7 +38,8 @@ def resets(streams: Iterator[int] | range) -> bytes:
     encoder.encode(header)
     block = encoder.encode(header | {"content-type": "application/grpc"})
     return b"".join(
-        frame(HEADERS, END_HEADERS, stream, block) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
+        frame(HEADERS, block, flags=END_HEADERS, stream=stream)
+        + frame(RST_STREAM, struct.pack(">I", CANCEL), stream=stream)
         for stream in streams
     )
 
@@ -164,7 +161,7 @@ async def test_a_client_that_pings_too_often_is_disconnected() -> None:
         def attack() -> RawConnection:
             with RawConnection(running.target) as connection:
                 while not connection.closed:
-                    connection.socket.sendall(frame(PING, 0, 0, b"12345678"))
+                    connection.socket.sendall(frame(PING, b"12345678"))
                     connection.receive(0.01)
                 return connection
 

@@ -15,7 +15,7 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import GENERATE, RawConnection, framed
+from tests.faults.attacker import GENERATE, RawConnection, frame, framed
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness
@@ -26,11 +26,6 @@ FORGED = "\ntime=2026-01-01T00:00:00.000Z level=info logger=attendant.server.app
 LAST_WORDS = (FORGED * 200).encode()[:16000]
 ENHANCE_YOUR_CALM = 11
 GOAWAY = 7
-
-
-def frame(kind: int, payload: bytes) -> bytes:
-    """Returns an HTTP/2 frame for the whole connection."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
 
 
 FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)

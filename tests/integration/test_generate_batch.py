@@ -99,24 +99,6 @@ async def test_a_wrong_item_gets_an_error_and_the_stream_goes_on() -> None:
         assert server.sample("attendant_rejected_total", model="", reason="unknown_model") == 1
 
 
-async def test_an_internal_error_fails_only_its_item(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(request: messages.GenerateRequest, *rest: Any) -> Any:
-        raise KeyError("secret words")
-
-    async with served(fake_stepper()) as server:
-        with monkeypatch.context() as patch:
-            patch.setattr("attendant.server.grpc.lists.generate_fields", broken)
-            (answer,) = await ask(server, [Generate(text="a")])
-        assert answer.error.code == code_pb2.INTERNAL
-        detail = error_details_pb2.RequestInfo()
-        assert answer.error.details[0].Unpack(detail)
-        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert vars(record)["request_id"] == detail.request_id
-        assert "secret" not in str(answer)
-
-
 async def test_no_more_is_read_than_there_is_room_for() -> None:
     """Checks that the other requests stay with the client."""
     stepper = gated_stepper()
@@ -322,21 +304,29 @@ async def test_lists_of_a_wrong_length_get_errors_and_the_stream_goes_on() -> No
         assert sorted(result.request_id for result in results if result.HasField("response")) == ["0", "1"]
 
 
-async def test_a_list_for_several_models_survives_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_generate = lists.read_generate
+@pytest.mark.parametrize("function", ["read_generate", "generate_fields"])
+async def test_an_internal_error_fails_only_its_request(
+    function: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = getattr(lists, function)
 
-    def broken(request: messages.GenerateRequest, *rest: Any) -> Any:
-        if request.text == "bad":
+    def broken(of: Any, *rest: Any) -> Any:
+        if of.request_id == "two-bad":
             raise KeyError("secret words")
-        return read_generate(request, *rest)
+        return original(of, *rest)
 
-    monkeypatch.setattr(lists, "read_generate", broken)
+    monkeypatch.setattr(lists, function, broken)
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server:
-        requests = [Generate(request_id=name + text, model=name, text=text)
-                    for name, text in (("one", "a"), ("two", "bad"), ("two", "a"), ("one", "b"))]  # fmt: skip
+        names = ("one-a", "two-bad", "two-b", "one-c")
+        requests = [Generate(request_id=name, model=name.partition("-")[0], text="a") for name in names]
         (results,) = [[result for answer in await ask_in_lists(server, [Many(requests=requests)]) for result in answer]]
-        models = {result.request_id: result.response.model or result.error.code for result in results}
-        assert models == {"onea": "one", "twobad": code_pb2.INTERNAL, "twoa": "two", "oneb": "one"}
+    models = {result.request_id: result.response.model or result.error.code for result in results}
+    assert models == {"one-a": "one", "two-bad": code_pb2.INTERNAL, "two-b": "two", "one-c": "one"}
+    (error,) = [result.error for result in results if result.HasField("error")]
+    detail = error_details_pb2.RequestInfo()
+    assert error.details[0].Unpack(detail) and detail.request_id == "two-bad" and "secret" not in str(error)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert vars(record)["request_id"] == "two-bad"
 
 
 async def test_answers_that_were_made_for_a_client_that_has_gone_hold_no_memory(

@@ -18,7 +18,6 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.serving import Served, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def long_request(beam_size: int = 1, **fields: Any) -> messages.GenerateRequest:
@@ -28,12 +27,6 @@ def long_request(beam_size: int = 1, **fields: Any) -> messages.GenerateRequest:
 
 def metadata_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
     return dict(error.trailing_metadata())
-
-
-async def health_of(server: Served, service: str = "") -> int:
-    stub = health_pb2_grpc.HealthStub(server.channel)
-    response = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-    return int(response.status)
 
 
 async def test_models_are_listed_and_described() -> None:
@@ -91,7 +84,6 @@ async def test_a_request_for_a_full_queue_is_refused_as_overload() -> None:
         detail = error_details_pb2.RetryInfo()
         assert status.details[0].Unpack(detail)
         assert int(metadata_of(error)["grpc-retry-pushback-ms"]) >= detail.retry_delay.ToMilliseconds() > 0
-        assert await health_of(server) == SERVING, "a full queue is no illness"
         assert server.sample("attendant_rejected_total", model="fake", reason="queue_full") == 1
         stepper.open()
         assert (await running).hypotheses and (await waiting).hypotheses

@@ -188,38 +188,27 @@ def test_standard_input_as_json_keeps_the_lines(
     assert len({tuple(answer) for answer in answers}) == 1
 
 
-def test_an_error_of_every_line_ends_the_run(
-    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
-    details = (violation("decoding.beam_size", "must be 1 to 8, got 9"),)
-    failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, "decoding.beam_size: must be 1 to 8, got 9", details)
-    server.seq2seq.item_failures.extend([failure] * 100)
-    standard_input(b"a\n" * 100)
-    assert main(["generate", "-", "--beam-size", "9"]) == 2
-    out, err = capsys.readouterr()
-    assert err == "attendant: line 1: decoding.beam_size: must be 1 to 8, got 9\n"
-    assert out == ""
-
-
 @pytest.mark.parametrize(
-    ("field", "description"),
+    ("field", "description", "output"),
     [
-        ("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens"),
-        ("text", "is 0 tokens long"),
+        ("decoding.beam_size", "is 9, must be 1 to 8", ""),
+        ("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens", "\nB\n"),
+        ("text", "is 0 tokens long", "\nB\n"),
     ],
 )
-def test_an_error_of_a_line_does_not_fail_the_others(
+def test_an_error_of_every_line_ends_the_run_and_that_of_one_line_does_not(
     field: str,
     description: str,
+    output: str,
     standard_input: Callable[[bytes], None],
     server: Served,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     details = (violation(field, description),)
-    server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "too long", details))
+    server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "as told", details))
     standard_input(b"a\nb\n")
-    assert main(["generate", "-", "--min-length-ratio", "2"]) == 2
-    assert capsys.readouterr() == ("\nB\n", "attendant: line 1: too long\n")
+    assert main(["generate", "-"]) == 2
+    assert capsys.readouterr() == (output, "attendant: line 1: as told\n")
 
 
 def test_score_prints_log_probs_and_perplexities(server: Served, capsys: pytest.CaptureFixture[str]) -> None:

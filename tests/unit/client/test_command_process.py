@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.attacker import frame
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
@@ -163,11 +164,6 @@ def test_an_error_of_the_system_is_a_line_with_its_file_and_reason(
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
     assert done.stderr == b"attendant: " + line + b"\n"
-
-
-def frame(kind: int, payload: bytes) -> bytes:
-    """Returns an HTTP/2 frame for the whole connection."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
 
 
 def test_what_a_server_sends_at_its_end_is_not_printed(environment: dict[str, str]) -> None:
