@@ -20,7 +20,7 @@ class ThreadWorker:
     """A `Worker` that ends as server/worker_main.py does: at a failed step."""
 
     def __init__(
-        self, stepper: Stepper, budget: Budget, load: Callable[[], None] = lambda: None, version: str = ""
+        self, stepper: Stepper, budget: Budget, load: Callable[[], object] = lambda: None, version: str = ""
     ) -> None:
         """Starts the thread, which calls `load` and then reports that it has loaded a bundle of this version."""
         self.connection, self._theirs = socket.socketpair()
@@ -35,7 +35,7 @@ class ThreadWorker:
     def ending(self) -> str:
         return "" if self.thread.is_alive() else "its thread ended"
 
-    def _live(self, stepper: Stepper, budget: Budget, load: Callable[[], None], version: str) -> None:
+    def _live(self, stepper: Stepper, budget: Budget, load: Callable[[], object], version: str) -> None:
         with self._theirs, suppress(RuntimeError, OSError):
             try:
                 load()

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -38,14 +38,15 @@ LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(mi
 BUDGET = Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005)
 
 
-@asynccontextmanager
-async def app(
-    monkeypatch: pytest.MonkeyPatch,
-    stepper: FakeStepper,
-    *arguments: str,
-    load: Callable[[], None] = lambda: None,
-) -> Any:
-    """Yields the task that runs the server, and a channel to its port. The worker calls `load` first."""
+App = Callable[..., AbstractAsyncContextManager[tuple["asyncio.Task[int]", grpc.aio.Channel]]]
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> App:
+    """Returns a function that runs a server with a model and options.
+
+    It yields the task that runs the server, and a channel to its port. The worker calls `load` first.
+    """
     ports: list[int] = []
     original = listening.bind
 
@@ -56,18 +57,22 @@ async def app(
     bundle = fake_bundle()
     monkeypatch.setattr(listening, "bind", bind)
     monkeypatch.setattr("attendant.server.app.open_bundles", lambda config: [bundle])
-    monkeypatch.setattr(
-        WorkerGroup, "start", lambda group: ThreadWorker(stepper, BUDGET, load, bundle.manifest.version)
-    )
-    config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
-    task = asyncio.create_task(serve(config))
-    await eventually(lambda: bool(ports) or task.done())
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
-            yield task, channel
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def running(stepper: FakeStepper, *arguments: str, load: Callable[[], object] = lambda: None) -> Any:
+        version = bundle.manifest.version
+        monkeypatch.setattr(WorkerGroup, "start", lambda group: ThreadWorker(stepper, BUDGET, load, version))
+        config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
+        task = asyncio.create_task(serve(config))
+        await eventually(lambda: bool(ports) or task.done())
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+                yield task, channel
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    return running
 
 
 async def until_serving(channel: grpc.aio.Channel) -> Any:
@@ -92,15 +97,9 @@ async def line_of(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-async def test_health_answers_while_bundles_are_checked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_health_answers_while_bundles_are_checked(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     checked = threading.Event()
-
-    def load() -> None:
-        assert checked.wait(PATIENCE_SECONDS)
-
-    async with app(monkeypatch, fake_stepper(), load=load) as (task, channel):
+    async with app(fake_stepper(), load=lambda: checked.wait(PATIENCE_SECONDS)) as (task, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         assert (await watch.read()).status == NOT_SERVING
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
@@ -114,16 +113,14 @@ async def test_health_answers_while_bundles_are_checked(
         assert await terminated(task) == 0
 
 
-async def test_a_log_in_json_makes_standard_output_json_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with app(monkeypatch, fake_stepper(), "--log-format", "json") as (task, _):
+async def test_a_log_in_json_makes_standard_output_json_too(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    async with app(fake_stepper(), "--log-format", "json") as (task, _):
         assert json.loads(await line_of(capsys))["message"].startswith("serving on 127.0.0.1:")
         assert await terminated(task) == 0
 
 
-async def test_a_connection_is_replaced_after_its_maximum_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with app(monkeypatch, fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
+async def test_a_connection_is_replaced_after_its_maximum_age(app: App) -> None:
+    async with app(fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         (await until_serving(channel)).cancel()
         assert (await stub.Generate(LONG)).hypotheses
@@ -132,24 +129,18 @@ async def test_a_connection_is_replaced_after_its_maximum_age(monkeypatch: pytes
         assert await terminated(task) == 0
 
 
-async def test_a_signal_during_the_check_of_bundles_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_during_the_check_of_bundles_ends_the_server(app: App) -> None:
     checked = threading.Event()
-
-    def load() -> None:
-        checked.wait(PATIENCE_SECONDS)
-
-    async with app(monkeypatch, fake_stepper(), load=load) as (task, channel):
+    async with app(fake_stepper(), load=lambda: checked.wait(PATIENCE_SECONDS)) as (task, channel):
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         assert await terminated(task, signal.SIGINT) == 0
         checked.set()
 
 
-async def test_a_dead_engine_ends_the_server_with_status_1(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_dead_engine_ends_the_server_with_status_1(app: App) -> None:
     stepper = fake_stepper()
     stepper.fail_at_step = 3
-    async with app(monkeypatch, stepper, "--max-restarts", "0") as (task, channel):
+    async with app(stepper, "--max-restarts", "0") as (task, channel):
         watch = await until_serving(channel)
         assert await code_of(seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)) == "UNAVAILABLE"
         assert (await watch.read()).status == NOT_SERVING
@@ -158,18 +149,18 @@ async def test_a_dead_engine_ends_the_server_with_status_1(
 
 
 async def test_a_worker_that_dies_while_loading_ends_the_server_with_status_1(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     def load() -> None:
         raise RuntimeError("as if the kernel had killed it")
 
-    async with app(monkeypatch, fake_stepper(), load=load) as (task, _):
+    async with app(fake_stepper(), load=load) as (task, _):
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
     (reason,) = [vars(record)["reason"] for record in caplog.records if "can't be started" in record.message]
     assert reason.startswith("it ended while it loaded its bundle (its thread ended)")
 
 
-async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_signal_ends_the_drain(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = gated_stepper()
     stopping: list[EngineClient] = []
     original = EngineClient.stop
@@ -179,7 +170,7 @@ async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -
         original(runner)
 
     monkeypatch.setattr(EngineClient, "stop", stop)
-    async with app(monkeypatch, stepper, "--drain-seconds", "60") as (task, channel):
+    async with app(stepper, "--drain-seconds", "60") as (task, channel):
         watch = await until_serving(channel)
         call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
         await stepper.arrival()
@@ -198,11 +189,7 @@ async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -
     ("options", "code", "status"), [((), "OK", 200), (("--no-open-inference",), "UNIMPLEMENTED", 404)]
 )
 async def test_the_open_inference_protocol_can_be_switched_off(
-    options: tuple[str, ...],
-    code: str,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    app: App, options: tuple[str, ...], code: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: dict[str, tuple[Any, str, Any]] = {
         "ServerLive": (wire.ServerLiveRequest(), "health/live", None),
@@ -210,7 +197,7 @@ async def test_the_open_inference_protocol_can_be_switched_off(
         "RepositoryIndex": (wire.RepositoryIndexRequest(), "repository/index", {}),
         "ModelInfer": (infer_request("abc"), "models/fake/infer", infer_body("abc")),
     }
-    async with app(monkeypatch, fake_stepper(), *options) as (task, channel):
+    async with app(fake_stepper(), *options) as (task, channel):
         web = Http(int((await line_of(capsys)).rpartition(":")[2]))
         stub = inference_stub(channel)
         for method, (request, path, body) in calls.items():

@@ -21,12 +21,11 @@ cardinal = import_module("attendant.recipes.normalize-numbers-en.words").cardina
 small_values = import_module("attendant.recipes.normalize-numbers-en.data").small_values
 
 MODELS, RECIPES = ROOT / "models", ROOT / "recipes"
+# CHECKS has more texts of g2p-en and normalize-numbers-en.
 ANSWERS = {
     "g2p-en": {
-        "attention": "AH0 T EH1 N SH AH0 N",
         "decoder": "D IH0 K OW1 D ER0",
         "throughput": "TH R UW1 P AH2 T",
-        "phoneme": "F OW1 N IY0 M",
         "(“Phoneme!”),": "F OW1 N IY0 M",
         "‘phoneme’ —": "F OW1 N IY0 M",
         "U.S.,": "Y UW2 EH1 S",
@@ -42,27 +41,15 @@ ANSWERS = {
         "nl schrijven": "ˈs x r ɛi v ə n",
     },
     "normalize-numbers-en": {
-        "0": "zero",
         "seven": "7",
         "1,204": "one thousand two hundred four",
         "-0.75": "minus zero point seven five",
         "one million and twelve": "1,000,012",
-        "21st": "twenty-first",
         "seventh": "7th",
-        "50%": "fifty percent",
         "$1,204.50": "one thousand two hundred four dollars and fifty cents",
-        "3/4": "three quarters",
-        "2:30": "two thirty",
-        "May 5, 2024": "May fifth, twenty twenty-four",
-        "nineteen eighty four": "1984",
-        "555-1234": "five five five, one two three four",
         "XIV": "fourteen",
-        "5 km": "five kilometers",
         "1998-03-05": "March fifth, nineteen ninety-eight",
         "the twenty-second of November, twenty twenty-six": "2026-11-22",
-        "26/11/2024": "November twenty-sixth, twenty twenty-four",
-        "twenty to four": "3:40",
-        "2½": "two and a half",
         '"$5"': "five dollars",
         "(twelve)": "12",
         "**12**;": "twelve",
