@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -142,6 +143,18 @@ async def test_a_caller_that_does_not_read_is_not_read_from(fields: dict[str, An
             assert len(await read(call)) == 300
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
         await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
+
+
+async def test_refused_requests_leave_nothing_of_their_messages() -> None:
+    """Sends long ids and reads no answer: neither an answer nor the traceback of its error may hold an id."""
+    async with served(fake_stepper()) as server:
+        tracemalloc.start()
+        try:
+            async with not_reading(server, [Generate(request_id="i" * 200_000, text="a")] * 100) as (_, num_read):
+                assert num_read == 100
+                assert tracemalloc.get_traced_memory()[0] < 100 * 200_000 / 4
+        finally:
+            tracemalloc.stop()
 
 
 async def test_an_id_that_is_too_long_comes_back_cut() -> None:
