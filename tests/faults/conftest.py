@@ -7,7 +7,7 @@ section per subject.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -50,26 +50,6 @@ def figures() -> Iterator[Figures]:
     all_figures.write(RESULTS)
 
 
-@contextmanager
-def judged(keep: Figure | None = None) -> Iterator[Figure]:
-    """Yields a function that takes figures; at its end, fails the test if a figure is outside its bound.
-
-    Args:
-        keep: called with each figure.
-    """
-    missed = list[str]()
-
-    def record(name: str, measured: float, bound: Bound | None, unit: str) -> None:
-        if keep is not None:
-            keep(name, measured, bound, unit)
-        if bound is not None and not bound.holds(measured):
-            missed.append(f"{name}: {measured:g} {unit}, must be {bound}")
-
-    yield record
-    if missed:
-        pytest.fail("\n".join(missed), pytrace=False)
-
-
 @pytest.fixture
 def figure(request: pytest.FixtureRequest, figures: Figures) -> Iterator[Figure]:
     """Yields a function that records figures: `figure(name, measured, at_most(64), "MiB")`.
@@ -77,6 +57,15 @@ def figure(request: pytest.FixtureRequest, figures: Figures) -> Iterator[Figure]
     Their subject is the first line of the module's docstring.
     """
     subject = request.module.__doc__.splitlines()[0].rstrip(".")
-    recorded = request.node.get_closest_marker("reliability") is not None
-    with judged(partial(figures.add, subject) if recorded else None) as record:
-        yield record
+    is_recorded = request.node.get_closest_marker("reliability") is not None
+    missed = list[str]()
+
+    def record(name: str, measured: float, bound: Bound | None, unit: str) -> None:
+        if is_recorded:
+            figures.add(subject, name, measured, bound, unit)
+        if bound is not None and not bound.holds(measured):
+            missed.append(f"{name}: {measured:g} {unit}, must be {bound}")
+
+    yield record
+    if missed:
+        pytest.fail("\n".join(missed), pytrace=False)
