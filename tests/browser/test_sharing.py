@@ -80,27 +80,6 @@ def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
     context.close()
 
 
-def test_differences_between_two_answers_are_marked(page: Page) -> None:
-    page.get_by_label("Compare two").check()
-    ask(page)
-    second = panel_of(page, 1)
-    second.get_by_label("Model").select_option(label="g2p-en")
-    expect(second.locator("[data-part=difference]")).to_have_text("All symbols are in the first answer, in this order.")
-    second.locator("[data-part=best] button").nth(1).click()
-    marked = second.locator(".word.differs")
-    expect(marked).not_to_have_count(0)
-    others, number = text_of(second).inner_text().split(), marked.count()
-    assert 0 < number < len(others)
-    symbols = "symbol" if number == 1 else "symbols"
-    expect(second.locator("[data-part=difference]")).to_contain_text(f"{number} {symbols} of {len(others)} not in the")
-    first = iter(text_of(panel_of(page)).inner_text().split())
-    unmarked = second.locator(".word:not(.differs)").all_inner_texts()
-    assert len(unmarked) == len(others) - number and all(symbol in first for symbol in unmarked)
-    page.get_by_label("Compare two").uncheck()
-    expect(page.locator(".word.differs")).to_have_count(0)
-    expect(panel_of(page).locator("[data-part=difference]")).to_be_hidden()
-
-
 def test_an_answer_is_kept_while_the_text_is_edited(page: Page) -> None:
     panel = ask(page)
     panel.get_by_role("button", name="Keep to compare").click()

@@ -1,6 +1,6 @@
-"""Prints the answers of a server to NVIDIA's or KServe's own HTTP client, as JSON; runs in the client's environment.
+"""Prints the answers of a server to NVIDIA's or KServe's own client, as JSON; runs in the client's environment.
 
-python inference_http_clients.py tritonclient|kserve HOST:PORT MODEL
+python inference_clients.py triton|kserve_http|kserve_grpc HOST:PORT MODEL
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def triton(target: str, model: str) -> dict[str, Any]:
     return report
 
 
-async def kserve(target: str, model: str) -> dict[str, Any]:
+async def kserve_http(target: str, model: str) -> dict[str, Any]:
     from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
     url = f"http://{target}"
@@ -74,6 +74,30 @@ async def kserve(target: str, model: str) -> dict[str, Any]:
     return report
 
 
+async def kserve_grpc(target: str, model: str) -> dict[str, Any]:
+    import grpc
+    from kserve import InferenceGRPCClient, InferInput, InferRequest
+
+    async with InferenceGRPCClient(target) as client:
+        report: dict[str, Any] = {
+            "live": await client.is_server_live(),
+            "ready": await client.is_server_ready(),
+            "model ready": [await client.is_model_ready(name) for name in (model, "nobody")],
+            "texts": [],
+        }
+        raw, typed = InferInput("text", [2], "BYTES"), InferInput("text", [2], "BYTES", data=list(TEXTS))
+        raw.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object))
+        for tensor in (raw, typed):
+            answer = await client.infer(InferRequest(model, [tensor], parameters=OPTIONS))
+            report["texts"].append(answer.outputs[0].as_numpy().ravel().tolist())
+        try:
+            await client.infer(InferRequest(model, [raw], parameters={"beem_size": 2}))
+        except grpc.RpcError as error:
+            report["refused"] = [error.code().name, error.details()]
+    return report
+
+
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
-    print(json.dumps(triton(*arguments) if name == "tritonclient" else asyncio.run(kserve(*arguments))))
+    called = triton(*arguments) if name == "triton" else asyncio.run(globals()[name](*arguments))
+    print(json.dumps(called, default=bytes.decode))
