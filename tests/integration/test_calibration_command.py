@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,31 +113,21 @@ def test_its_bigrams_serve_again_without_the_training_pairs(calibrated: Path, pa
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("package", "arguments", "message"),
     [
-        (["--confidence", "--beam-size", "4"], "--beam-size is not for --confidence"),
-        (["--foreign", "x"], "--foreign is for --confidence"),
-        (["--confidence", "--foreign", "missing.txt"], "missing.txt"),
+        (training, "evaluate {calibrated} --confidence --beam-size 4", "--beam-size is not for --confidence"),
+        (training, "evaluate {calibrated} --foreign x", "--foreign is for --confidence"),
+        (training, "evaluate {calibrated} --confidence --foreign missing.txt", "missing.txt"),
+        (training, "evaluate {tiny} --confidence", "has no calibration: attendant reference"),
+        *(
+            (export, f"reference {{tiny}} --output new --right {rule}", f"--right {rule}: must be exact_match, chrf")
+            for rule in ("wer", "chrf:high", "chrf:-1", "chrf:0", "rouge", "exact_match:50")
+        ),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    calibrated: Path, pairs: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_status_2(
+    package: object, arguments: str, message: str, tiny_bundle_path: Path, calibrated: Path, pairs: Path, capsys: Any
 ) -> None:
-    assert command(training, "evaluate", calibrated, "--data", pairs, *options) == 2
+    words = arguments.format(calibrated=calibrated, tiny=tiny_bundle_path).split()
+    assert command(package, *words, "--data", pairs) == 2
     assert message in capsys.readouterr().err
-
-
-def test_without_calibration_the_error_names_the_remedy(
-    tiny_bundle_path: Path, pairs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(training, "evaluate", tiny_bundle_path, "--data", pairs, "--confidence") == 2
-    assert "has no calibration: attendant reference" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rule", ["wer", "chrf:high", "chrf:-1", "chrf:0", "rouge", "exact_match:50"])
-def test_a_bad_rule_is_refused_before_anything_is_decoded(
-    tiny_bundle_path: Path, pairs: Path, tmp_path: Path, rule: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = "--data", pairs, "--right", rule, "--output", tmp_path / "new"
-    assert command(export, "reference", tiny_bundle_path, *options) == 2
-    assert f"--right {rule}: must be exact_match, chrf" in capsys.readouterr().err

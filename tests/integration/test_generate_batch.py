@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
+from grpc_status import rpc_status
 
 from attendant.server.grpc import lists
 from attendant.server.grpc.lists import BatchStream
@@ -391,9 +392,15 @@ async def test_a_list_that_is_too_long_is_refused(num: int) -> None:
 async def test_a_list_is_admitted_as_a_whole_or_not_at_all() -> None:
     async with served(gated_stepper(), max_rows=2, max_waiting=10) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 20)))
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "grpc-retry-pushback-ms" in metadata_of(error)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        status = rpc_status.from_call(error)
+        assert status is not None and any(
+            detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details
+        )
+        assert int(metadata_of(error)["grpc-retry-pushback-ms"]) > 0
         await eventually(lambda: server.model.runner.num_waiting == 0)
         assert ended(server, "RESOURCE_EXHAUSTED") == 20
+        assert server.sample("attendant_rejected_total", model="fake", reason="queue_full") == 20
 
 
 async def test_a_list_whose_caller_goes_while_an_answer_is_written_ends_all_its_requests(

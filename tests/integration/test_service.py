@@ -10,9 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_status import rpc_status
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.serving import Served, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
@@ -67,26 +65,6 @@ async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a" * 300_000)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-async def test_a_request_for_a_full_queue_is_refused_as_overload() -> None:
-    stepper = gated_stepper()
-    async with served(stepper, max_rows=1, max_waiting=1) as server:
-        running = server.stub.Generate(long_request())
-        await stepper.arrival()
-        waiting = server.stub.Generate(long_request())
-        await eventually(lambda: server.model.runner.num_waiting == 1)
-        error = await failure(server.stub.Generate(long_request()))
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "1 requests are waiting, 1 of them from this client: it may send no more"
-        status = rpc_status.from_call(error)
-        assert status is not None
-        detail = error_details_pb2.RetryInfo()
-        assert status.details[0].Unpack(detail)
-        assert int(metadata_of(error)["grpc-retry-pushback-ms"]) >= detail.retry_delay.ToMilliseconds() > 0
-        assert server.sample("attendant_rejected_total", model="fake", reason="queue_full") == 1
-        stepper.open()
-        assert (await running).hypotheses and (await waiting).hypotheses
 
 
 async def test_a_drain_ends_calls_after_its_time() -> None:
