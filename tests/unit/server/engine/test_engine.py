@@ -226,3 +226,12 @@ def test_paused_bulk_rows_can_be_cancelled() -> None:
     desk.run()
     assert isinstance(desk.outcomes[0], Cancelled)
     assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
+
+
+def test_the_source_budget_delays_wide_requests() -> None:
+    desk = Desk(max_rows=8, max_source_positions=16)
+    for key in range(3):
+        desk.submit(key, options(2))
+    assert desk.step().stats.num_encoded == 2
+    desk.run()
+    assert len(desk.outcomes) == 3
