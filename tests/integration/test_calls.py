@@ -180,7 +180,7 @@ async def begin(server: Served, web: Http, method: str, path: str, request: Any,
         ("GenerateStream", "", LONG, 1, 2),
         ("GenerateStream", "/v1/generate?stream=1", LONG, 1, 2),
         ("GenerateMany", "", Many(requests=[LONG] * 4), 4, 8),
-        ("GenerateBatch", "", Many(requests=[LONG] * 4), 4, 8),
+        ("GenerateBatch", "", Many(requests=[LONG]), 1, 2),
     ],
 )
 @pytest.mark.parametrize("code", ["CANCELLED", "DEADLINE_EXCEEDED"])
