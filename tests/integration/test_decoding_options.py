@@ -18,6 +18,7 @@ from attendant_client import (
     FinishReason,
     GenerateOptions,
     Generation,
+    InvalidArgument,
     Sampling,
 )
 from attendant_client.messages import trace_of
@@ -184,6 +185,23 @@ async def test_masked_positions_get_no_attention(client: AttendantClient) -> Non
     )
     assert alongside[-1].hypotheses == plain.hypotheses
     assert len({each.best.score for each in alongside}) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "reason"),
+    [
+        ({"trace": 33}, "output.trace", "is 33, must be 0 to 32"),
+        ({"masked_source_positions": [6]}, "decoding.masked_source_positions", "is 6, must be positions from 0 to 5"),
+        ({"masked_source_positions": range(6)}, "decoding.masked_source_positions", "but not all of them"),
+    ],
+)
+async def test_a_long_trace_and_wrong_positions_are_refused(
+    client: AttendantClient, options: GenerateOptions, field: str, reason: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await client.generate("badge", **options)
+    (violation,) = caught.value.violations
+    assert violation.field == field and reason in violation.description
 
 
 async def test_no_trace_is_larger_than_estimated(target: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
@@ -219,6 +219,25 @@ async def test_a_slow_item_lets_a_limited_number_of_others_go_ahead() -> None:
     release.set()
     assert await first == 0
     assert [result async for result in results] == list(range(1, 1000))
+
+
+async def test_a_result_does_not_wait_for_the_next_item() -> None:
+    """A user types a line, and reads the answer before typing the next."""
+    answered = asyncio.Event()
+
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.wait_for(answered.wait(), 5)
+        yield 2
+
+    async def call(item: int) -> int:
+        return item
+
+    seen = []
+    async for result in in_order(call, items(), concurrency=4):
+        seen.append(result)
+        answered.set()
+    assert seen == [1, 2]
 
 
 async def test_a_slow_iterator_does_not_hold_back_the_results_before_it() -> None:

@@ -109,6 +109,7 @@ def test_set_options_are_kept_exactly() -> None:
         ({"sampling": {}, "beam_size": 2}, "beam_size", "sampling searches no beam"),
         ({"sampling": {}, "alternatives": True}, "alternatives", "draws differ by themselves"),
         ({"alternatives": True, "beam_size": 4, "num_hypotheses": 2}, "num_hypotheses", "alternatives have beam_size"),
+        ({"masked_source_positions": [1]}, "masked_source_positions", "this model does not support masks"),
         ({"target_prefix": {"tokens": ["AA", "zz"]}}, "target_prefix.tokens[1]", "is 'zz', must be in the vocabulary"),
         ({"target_prefix": {"tokens": ["AA"] * 4}, "max_length": 3}, "target_prefix.tokens", "0 to 3 tokens long"),
     ],
