@@ -57,6 +57,7 @@ def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
         (["a\nb", "--stream"], "A\nB\n"),
         (["ab", "--stream", "--num-hypotheses", "2"], "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"),
         (["ab", "--stream", "--links"], "AB\nAB\t0-0 1-1\n"),
+        (["ab", "--stream", "--trace"], "AB\nAB\n(this server sends no traces)\n"),
     ],
 )
 def test_answers_are_printed_in_the_order_of_the_texts(

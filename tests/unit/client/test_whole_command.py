@@ -148,9 +148,8 @@ def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -
     assert "('ZZ')" in capsys.readouterr().err
     assert main(["generate", "face", "--bundle", BUNDLE, "--links"]) == 0
     assert capsys.readouterr().out == "F EY1 S\t0-0 1-1 2-2\n"
-    for options in ((), ("--stream",)):
-        assert main(["generate", "face", "--bundle", BUNDLE, "--trace", *options]) == 0
-        assert capsys.readouterr().out.startswith("F EY1 S\n\n4 steps, then ")
+    assert main(["generate", "face", "--bundle", BUNDLE, "--trace"]) == 0
+    assert capsys.readouterr().out.startswith("F EY1 S\n\n4 steps, then ")
     assert main(["generate", "face", "--bundle", BUNDLE, "--trace", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["trace"]["searches"]) == 1
 
