@@ -101,6 +101,19 @@ def test_alternatives_for_a_previous_text_are_not_shown(page: Page) -> None:
     expect(panel.locator(".alternatives")).to_be_hidden()
 
 
+def test_an_answer_stays_when_its_alternatives_fail(page: Page) -> None:
+    panel = ask(page)
+    page.route(GENERATE, lambda route: route.abort(), times=1)
+    panel.locator(".word").nth(1).click()
+    expect(panel.get_by_role("alert")).to_have_text("No alternatives: The server can't be reached.")
+    expect(panel.get_by_role("button", name="Try again")).to_be_hidden()
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    panel.get_by_role("button", name="Copy the answer").focus()
+    panel.locator(".word").nth(1).click()
+    expect(panel.get_by_role("group", name="Instead of OW1")).to_be_visible()
+    expect(panel.get_by_role("alert")).to_have_text("")
+
+
 def test_a_pending_answer_is_announced_and_the_previous_one_is_disabled(page: Page) -> None:
     panel = ask(page)
     held: list[Route] = []
@@ -244,7 +257,7 @@ def test_marks_belong_to_their_letters_and_arabic_is_not_reversed(page: Page) ->
     bodies: list[dict[str, Any]] = []
     page.route(GENERATE, lambda route: (bodies.append(route.request.post_data_json), route.abort()))
     words.nth(2).click()
-    expect(panel.get_by_role("alert")).to_have_text("The server can't be reached.")
+    expect(panel.get_by_role("alert")).to_have_text("No alternatives: The server can't be reached.")
     assert bodies[0]["decoding"]["targetPrefix"]["tokens"] == [*"مُحَ"], "all symbols before the letter"
 
 

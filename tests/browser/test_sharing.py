@@ -65,6 +65,22 @@ def test_a_damaged_address_opens_a_page_that_answers_or_names_the_mistake(page: 
         expect(alert.or_(text_of(panel).filter(has_text=re.compile(r"\w"))).first).to_be_visible()
 
 
+def test_a_link_to_a_model_that_is_not_served_says_so(page: Page, address: str) -> None:
+    panel = panel_of(page)
+    note = panel.get_by_text("of this link")
+    for link, name in (
+        ("model=former", "The model former"),
+        ("model=g2p-en&version=0", "Version 0 of the model g2p-en"),
+    ):
+        page.goto(f"{address}?{quote(link)}#text={WORD}&{link}")
+        expect(text_of(panel)).to_have_text(SPOKEN)
+        expect(note).to_have_text(f"{name} of this link is not served here; g2p-en answers instead.")
+    panel.get_by_label("Model").select_option(label="tiny")
+    expect(note).to_be_hidden()
+    page.goto(f"{address}?tiny#text={WORD}&model=tiny&version=0")
+    expect(panel.get_by_label("Model").locator("option:checked")).to_have_text("tiny")
+
+
 def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()

@@ -24,6 +24,7 @@ export class Alternatives {
     this.close(false);
     const { signal } = (this.exploring = new AbortController());
     this.pressed = button;
+    panel.part.problem.textContent = "";
     let response;
     try {
       response = await generate(panel.request({ decoding, prefix, output: { tokenLogProbs: true } }), signal);

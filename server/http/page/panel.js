@@ -84,10 +84,14 @@ export class Panel {
 
   // Takes the state of an address or of another panel; `prefix` and `masked` belong to an answer to `kept`, else to `text`.
   set state({ text, model, version, prefix, masked, kept, open, options }) {
-    const chosen = this.models.findIndex((each) => each.name === model && (!version || each.version === version));
-    if (chosen >= 0) this.part.model.value = chosen;
+    const withName = this.models.findIndex((each) => each.name === model);
+    const withVersion = this.models.findIndex((each) => each.name === model && each.version === version);
+    this.part.model.value = Math.max(withVersion >= 0 ? withVersion : withName, 0);
     this.settings.values = { ...options };
     this.choose();
+    this.part.unserved.hidden = !model || (version ? withVersion : withName) >= 0;
+    this.part.unserved.textContent = `${version ? `Version ${version} of the model` : "The model"} ${model} of this link `
+      + `is not served here; ${this.title(this.model)} answers instead.`;
     this.text = kept ?? text;
     this.keeps = kept !== undefined;
     this.prefix = [...prefix];
@@ -135,6 +139,7 @@ export class Panel {
     this.masked = [];
     this.attends = hasAttention(this.model);
     this.settings.show(this.model);
+    this.part.unserved.hidden = true;
     this.part.purpose.textContent = purpose(this.model);
     this.part.facts.replaceChildren(...facts(this.model));
     this.growth.clear();
@@ -236,12 +241,17 @@ export class Panel {
     return this.model.name === name && this.model.version !== version;
   }
 
-  // Shows the error of another request than the answer's; or answers again, if the model has another version now.
+  // Shows why there are no alternatives, below the answer; or answers again, if the model has another version now.
   async recover(error, signal) {
     const isOutdated = OUTDATED.includes(error.code) && (await this.renew());
     if (signal.aborted) return;
-    if (isOutdated) await this.answer();
-    else this.fail(error);
+    if (!(error instanceof Problem)) throw error;
+    if (isOutdated) {
+      await this.answer();
+      return;
+    }
+    this.part.problem.textContent = `No alternatives: ${error.message}`;
+    this.events.problem(error);
   }
 
   // True if texts are answered sentence by sentence, unless another option prevents it.
