@@ -250,7 +250,7 @@ async def _request(
     """Returns the request in a body, or in the parameters of path and query.
 
     Raises:
-        InvalidArgument: the query has other parameters.
+        InvalidArgument: the query has other parameters, or one of them twice.
         HttpError, ClientDisconnect: as `read_body`.
     """
     check_query(request, parameters)
@@ -261,10 +261,13 @@ async def _request(
 
 
 def check_query(request: Request, parameters: Sequence[str] = ()) -> None:
-    """Raises InvalidArgument if the query of a request has others than these parameters."""
-    if unknown := request.query_params.keys() - set(parameters):
+    """Raises InvalidArgument if the query of a request has others than these parameters, or one of them twice."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if unknown := set(names) - set(parameters):
         limit = f"some of {', '.join(parameters)}" if parameters else "empty"
         raise InvalidArgument(Violation("query", shortened(", ".join(sorted(unknown))), limit, quoted=True))
+    if len(set(names)) < len(names):
+        raise InvalidArgument(Violation("query", shortened(", ".join(names)), "parameters that differ", quoted=True))
 
 
 def refusal(scope: Scope, error: AttendantError, log: RequestLog, problem: Problem = problem_response) -> Response:

@@ -151,6 +151,8 @@ class TestProblems:
             ("/v1/score", {"sourceText": "abc"}, {}, 400, "INVALID_ARGUMENT", "target"),
             ("/v1/generate?stream=yes", {}, {}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
             ("/v1/generate?steam=1", {}, {}, 400, "INVALID_ARGUMENT", "query is 'steam', must be some of stream"),
+            ("/v1/generate?stream=1&stream=0", {}, {}, 400, "INVALID_ARGUMENT", "query is 'stream, stream', must be"),
+            ("/v1/models/fake?version=2&version=1", None, {}, 400, "INVALID_ARGUMENT", "query is 'version, version'"),
             (
                 "/v1/models/fake?verson=2",
                 None,
