@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -22,6 +24,7 @@ from tokenizers.normalizers import Normalizer
 
 from attendant.runtime.bundle.tokenizer import (
     APOSTROPHES,
+    BOS_ID,
     BYTE_TOKENS,
     DASHES,
     EOS_ID,
@@ -33,6 +36,7 @@ from attendant.runtime.bundle.tokenizer import (
     spacing,
 )
 from attendant.runtime.errors import UserError
+from attendant.runtime.requests import WORD_MARKS
 from attendant.training.table import Table
 
 TokenizerKind = Literal["character", "word", "bpe", "unigram"]
@@ -532,3 +536,14 @@ def encode_source(tokenizer: Tokenizer, texts: Sequence[str], *, append_eos: boo
     """Returns source ids as the encoder reads them."""
     end = [EOS_ID] if append_eos else []
     return [ids + end for ids in tokenizer.encode_batch(texts)]
+
+
+WARNED_UNKNOWN_SHARE: Final = 0.05
+
+
+def unknown_share(ids: NDArray[np.integer[Any]], tokenizer: Tokenizer) -> float:
+    """Returns the share of unknown tokens among the tokens other than spaces, BOS and EOS."""
+    tokens = tokenizer.tokens_of(range(tokenizer.vocabulary_size))
+    blanks = [index for index, token in enumerate(tokens) if not token.strip(WORD_MARKS)]
+    num_tokens = len(ids) - int(np.isin(ids, [BOS_ID, EOS_ID, *blanks]).sum())
+    return int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0

@@ -23,6 +23,7 @@ from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import CantWrite, is_device, path_of
 from attendant.training.data.config import Split
 from attendant.training.data.lines import COMPRESSIONS
+from attendant.training.data.tokenization import unknown_share
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, MAX_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     EvaluationConfig,
@@ -194,7 +195,14 @@ def _result(
     evaluation = measure(opened.model, decoded, config, data_name=name, num_resamples=num_resamples)
     pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
     differences = tuple(compare(*pair, num_resamples) for pair in pairs)
-    return Result(model=opened.name, evaluation=evaluation, decode_seconds=seconds, differences=differences)
+    source_ids = np.array([source_id for output in decoded for source_id in output.source_ids], np.int64)
+    return Result(
+        model=opened.name,
+        evaluation=evaluation,
+        decode_seconds=seconds,
+        unknown_share=unknown_share(source_ids, opened.model.source_tokenizer),
+        differences=differences,
+    )
 
 
 def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:

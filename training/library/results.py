@@ -14,6 +14,7 @@ from rich.text import Text
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite, new_file
+from attendant.training.data.tokenization import WARNED_UNKNOWN_SHARE
 from attendant.training.evaluation.bootstrap import Difference, interval_text, value_text
 from attendant.training.evaluation.evaluating import Decoded, Evaluation, describe_search
 from attendant.training.progress import PIPE_WIDTH, plain_table
@@ -29,6 +30,7 @@ class Result:
     Attributes:
         model: its name, e.g. "bundles/mine, int8 on cpu".
         decode_seconds: wall time of tokenizing and decoding, without loading and scoring.
+        unknown_share: unknown tokens of all tokens of the sources; `print` warns if it is large.
         differences: metric by metric, to the first model by the same search; of a single model, to its first search.
             Empty for the first model or search itself.
     """
@@ -36,6 +38,7 @@ class Result:
     model: str
     evaluation: Evaluation
     decode_seconds: float
+    unknown_share: float = 0.0
     differences: tuple[Difference, ...] = ()
 
     @property
@@ -142,6 +145,9 @@ class Results(Sequence[Result]):
                 yield Text(f"\nby length: {result.model}, {describe_search(result.evaluation.options)}")
                 yield _by_length(result.evaluation)
         yield Text()
+        for model, share in {result.model: result.unknown_share for result in self.results}.items():
+            if share > WARNED_UNKNOWN_SHARE:
+                yield Text(f"warning: {share:.1%} of the tokens of the sources are unknown to {model}")
         for statistics in first.statistics:
             yield Text(f"{statistics.metric}: {statistics.rule}")
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.runtime.requests import WORD_MARKS, unknown_symbols
+from attendant.runtime.requests import unknown_symbols
 from attendant.training.data.config import CorpusFiles, DataConfig, Split, SplitFiles
 from attendant.training.data.corpus import (
     Corpus,
@@ -34,14 +34,13 @@ from attendant.training.data.pairs import (
     no_pairs,
     read_pairs,
 )
-from attendant.training.data.tokenization import encode_source
+from attendant.training.data.tokenization import WARNED_UNKNOWN_SHARE, encode_source, unknown_share
 from attendant.training.data.vocabulary import tokenizer_for
 from attendant.training.recipe import Recipe
 from attendant.training.run.directory import Run, read_json
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
-WARNED_UNKNOWN_SHARE: Final = 0.05
 REFUSED_UNKNOWN_SHARE: Final = 0.5  # Share of the tokens of validation's targets.
 MAX_NAMED_SYMBOLS: Final = 8
 MAX_SEARCHED: Final = 2000
@@ -467,18 +466,11 @@ def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
 
 
 def _unknown_shares(corpus: Corpus, train: TrainingSplit) -> dict[str, float]:
-    """Returns by side the share of unknown tokens among the tokens other than spaces and EOS; of a large corpus, the
-    share in its beginning.
-    """
-    shares = {}
-    for side, sequences in (("source", corpus.sources), ("target", corpus.targets)):
-        tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
-        tokens = tokenizer.tokens_of(range(tokenizer.vocabulary_size))
-        blanks = [index for index, token in enumerate(tokens) if not token.strip(WORD_MARKS)]
-        ids = sequences.ids[:MAX_COUNTED_TOKENS]
-        num_tokens = len(ids) - int(np.isin(ids, [EOS_ID, *blanks]).sum())
-        shares[side] = int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
-    return shares
+    """Returns by side the share of unknown tokens; of a large corpus, the share in its beginning."""
+    return {
+        side: unknown_share(sequences.ids[:MAX_COUNTED_TOKENS], getattr(train, f"{side}_tokenizer"))
+        for side, sequences in (("source", corpus.sources), ("target", corpus.targets))
+    }
 
 
 def _some_encoded(pairs: Sequence[Pair], train: TrainingSplit, recipe: Recipe) -> Corpus:

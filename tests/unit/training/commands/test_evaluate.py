@@ -50,6 +50,17 @@ def test_evaluate_accepts_other_data_and_other_searches(tmp_path: Path, finished
     assert printed.isascii() and "más.tsv" in json.loads(printed)["data"], "any encoding of standard output has ASCII"
 
 
+def test_a_model_that_does_not_know_the_sources_gets_a_warning(
+    tmp_path: Path, tiny_bundle_path: Path, succeeds: Runs
+) -> None:
+    data = tmp_path / "data.tsv"
+    for text, is_known in (("abc\tAA B\n", True), ("xab\tAA\nxyz\tB\n", False)):
+        data.write_text(text)
+        message = succeeds("evaluate", tiny_bundle_path, "--data", data, "--metrics", "wer", "--bootstrap", 0)
+        warning = f"warning: 66.7% of the tokens of the sources are unknown to {tiny_bundle_path}, fp32 on cpu"
+        assert (warning in message) != is_known
+
+
 def test_a_run_without_a_test_split_is_refused_with_a_suggestion(finished_run: Path, refused: Runs) -> None:
     recipe = finished_run / "recipe.toml"
     without, num_tables = re.subn(r"\[data\.test\]\n(.+\n)+", "", recipe.read_text())
