@@ -214,7 +214,6 @@ def test_a_line_of_the_journal_is_written_completely_or_not_at_all(tmp_path: Pat
     journal = Journal(Run(tmp_path))
     journal.begin(start(tmp_path))
     journal.record(Record(event="train", step=1, epochs=0.0, values={"loss": 1.5}))
-    journal._board.flush()
     before = Run(tmp_path).metrics_path.read_bytes()
     second = Record(event="train", step=2, epochs=0.0, values={"loss": 1.25})
     for room in (0, 1, 20):
@@ -224,6 +223,19 @@ def test_a_line_of_the_journal_is_written_completely_or_not_at_all(tmp_path: Pat
     journal.record(second)
     journal.end(None)
     assert [json.loads(line)["step"] for line in Run(tmp_path).metrics_path.read_text().splitlines()] == [1, 2]
+
+
+def test_events_for_tensorboard_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
+    journal = Journal(Run(tmp_path))
+    journal.begin(start(tmp_path))
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    before = events.read_bytes()
+    first = Record(event="train", step=1, epochs=0.0, values={"loss": 1.5})
+    for room in (0, 1, 20):
+        with limited(len(before) + room), pytest.raises(UserError, match="tensorboard: can't be written: File too"):
+            journal.record(first)
+        assert events.read_bytes() == before
+    journal.end(None)
 
 
 def test_a_full_standard_output_is_one_error_line_and_status_2() -> None:

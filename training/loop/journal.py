@@ -2,10 +2,16 @@
 
 import json
 import os
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO, FileIO
 from pathlib import Path
+from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.metrics import perplexity
@@ -24,36 +30,52 @@ class Journal(TrainingCallback):
     def begin(self, start: TrainingStart) -> None:
         """Opens the journal and removes later events than `start`, which a killed process wrote before a resumption."""
         _cut_after(self._path, start.step)
+        # Not buffered: a line that does not fit on the disk can be removed again.
         with translate_os_errors(self._path):
-            # Not buffered: a line that does not fit on the disk can be removed again.
             self._file = self._path.open("ab", buffering=0)
+        # Not torch's SummaryWriter: it writes in a thread, which prints a traceback if the disk is full.
         with translate_os_errors(self._board_path):
-            self._board = SummaryWriter(str(self._board_path), purge_step=start.step + 1)
+            self._board_path.mkdir(exist_ok=True)
+            self._board = (self._board_path / f"events.out.tfevents.{time.time_ns()}").open("ab", buffering=0)
+        begun = SessionLog(status=SessionLog.START)  # TensorBoard hides earlier events from this step on.
+        self._add_to_board(start.step + 1, [{"file_version": "brain.Event:2"}, {"session_log": begun}])
 
     def record(self, record: Record) -> None:
         """Writes a line of metrics.jsonl, whole or not at all, and each value as a TensorBoard scalar `event/name`.
         Raises CantWrite: the disk is full.
         """
         head = {"event": record.event, "step": record.step, "epoch": int(record.epochs)}
-        line = (json.dumps(head | dict(record.values)) + "\n").encode()
         with translate_os_errors(self._path):
-            size = self._path.stat().st_size
-            try:
-                written = 0
-                while written < len(line):  # a disk that fills takes a part first
-                    written += self._file.write(line[written:])
-            except OSError:
-                os.truncate(self._path, size)
-                raise
+            _append(self._file, (json.dumps(head | dict(record.values)) + "\n").encode())
+        scalars = [
+            Summary.Value(tag=f"{record.event}/{name}", simple_value=value) for name, value in record.values.items()
+        ]
+        self._add_to_board(record.step, [{"summary": Summary(value=[scalar])} for scalar in scalars])
+
+    def _add_to_board(self, step: int, contents: Sequence[Mapping[str, Any]]) -> None:
+        """Writes events for TensorBoard, all or none. Raises CantWrite."""
+        events = BytesIO()
+        for content in contents:
+            RecordWriter(events).write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
         with translate_os_errors(self._board_path):
-            for name, value in record.values.items():
-                self._board.add_scalar(f"{record.event}/{name}", value, record.step)
+            _append(self._board, events.getvalue())
 
     def end(self, error: BaseException | None) -> None:
-        """Closes the files. Raises CantWrite."""
+        """Closes the files."""
         self._file.close()
-        with translate_os_errors(self._board_path):
-            self._board.close()
+        self._board.close()
+
+
+def _append(file: FileIO, content: bytes) -> None:
+    """Writes all of the content, or nothing if the disk is full. Raises OSError."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        written = 0
+        while written < len(content):  # a disk that fills takes a part first
+            written += file.write(content[written:])
+    except OSError:
+        os.ftruncate(file.fileno(), size)
+        raise
 
 
 def _cut_after(path: Path, step: int) -> None:

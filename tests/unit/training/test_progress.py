@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attendant.training.loop.callbacks import LiveProgress, Record, StepProgress, TrainingProgress, TrainingStart
 from attendant.training.loop.journal import Journal
@@ -99,4 +100,16 @@ def test_the_journal_removes_events_after_the_resumed_step(tmp_path: Path) -> No
         {"event": "train", "step": 4},
         {"event": "validation", "step": 5, "epoch": 1, "loss": 0.5},
     ]
-    assert list((run.path / "tensorboard").iterdir())
+
+
+def test_tensorboard_shows_the_events_of_a_resumed_run_once(tmp_path: Path) -> None:
+    journal = Journal(Run(tmp_path))
+    for first_step, values in ((0, [4.0, 3.0, 2.5]), (2, [2.0, 1.0])):
+        journal.begin(start(tmp_path, step=first_step))
+        for step, value in enumerate(values, first_step + 1):
+            journal.record(Record(event="train", step=step, epochs=0.0, values={"loss": value}))
+        journal.end(None)
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    scalars = [(scalar.step, scalar.value) for scalar in board.Scalars("train/loss")]
+    assert scalars == [(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]
