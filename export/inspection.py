@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from operator import index
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ def inspect(
         checkpoint: of a run; if None, the best.
     """
     path = path_of("path", path)
+    if precision is not None and precision not in get_args(Precision):
+        raise UserError(f"precision={shown(precision)}: must be {' or '.join(get_args(Precision))}, or None")
     if is_bundle(path):
         if checkpoint is not None:
             raise UserError(f"checkpoint: is {checkpoint}, must be None: the bundle {path} has one set of weights")

@@ -417,6 +417,8 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
     bundles = arguments["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")
+    if "" in bundles:
+        raise UserError("BUNDLE is '', must be a folder that `attendant export` made")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
 
 

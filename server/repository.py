@@ -163,7 +163,7 @@ def read_policy(path: Path) -> Policy:
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
     except ValidationError as error:
         raise UserError(f"{path}: {one_line(_problem(error.errors()[0]))}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {one_line(str(error))}") from None
 
 

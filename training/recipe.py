@@ -277,7 +277,10 @@ def recipe_from(
         folder: the folder of files that are not in the working directory; may be None.
         keep_pairs: stores the splits that are pairs in memory; if None, they are refused.
     """
-    tables: dict[str, Any] = _plain(content)
+    try:
+        tables: dict[str, Any] = _plain(content)
+    except RecursionError:
+        raise UserError(f"{name}: tables or lists are nested too deep") from None
     for key, value in settings_of(overrides).items():
         _set(tables, key, value)
     if isinstance(data := tables.get("data"), dict):
@@ -366,9 +369,13 @@ def _fields_of(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
+MAX_TABLES: Final = 8
+"""Limit of the tables in a dotted name, of which a recipe has three at most."""
+
+
 def _set(content: dict[str, Any], key: str, value: Any) -> None:
     *tables, name = key.split(".")
-    if not all((*tables, name)):
+    if not all((*tables, name)) or len(tables) > MAX_TABLES:
         raise UserError(f"--set {key}={value}: must be table.key=value, e.g. --set training.max_epochs=3")
     for table in tables:
         inner = content.setdefault(table, {})

@@ -89,11 +89,12 @@ def write_probes(
 ) -> list[Probe]:
     """Returns the probes of the largest batch: lengths and beams in turn, symbols at random.
 
-    Every second probe takes one of the real sources, if there is one of its length.
+    Every second probe takes one of the real sources, if there is one of its length. There are two at least, because
+    int8 is measured by the distance between sources.
     """
     probes = []
     by_length = {len(source): source for source in real_sources}
-    for number in range(max(plan.batch_sizes)):
+    for number in range(max(2, *plan.batch_sizes)):
         length = plan.source_lengths[number % len(plan.source_lengths)]
         source = by_length.get(length) if number % 2 else None
         if source is None:

@@ -228,12 +228,14 @@ def test_a_line_of_the_journal_is_written_completely_or_not_at_all(tmp_path: Pat
 def test_events_for_tensorboard_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
     journal = Journal(Run(tmp_path))
     journal.begin(start(tmp_path))
+    journal.record(Record(event="train", step=1, epochs=0.0, values=dict.fromkeys("abcdefghi", 1.5)))
     (events,) = (tmp_path / "tensorboard").iterdir()
     before = events.read_bytes()
-    first = Record(event="train", step=1, epochs=0.0, values={"loss": 1.5})
+    assert len(before) > 2 * Run(tmp_path).metrics_path.stat().st_size, "events reach the limit first"
+    second = Record(event="train", step=2, epochs=0.0, values={"loss": 1.5})
     for room in (0, 1, 20):
         with limited(len(before) + room), pytest.raises(UserError, match="tensorboard: can't be written: File too"):
-            journal.record(first)
+            journal.record(second)
         assert events.read_bytes() == before
     journal.end(None)
 

@@ -18,7 +18,8 @@ MAX_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
 
 # The compression is read from a file's first bytes, because names lie.
 OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-BZIP2_BLOCK: Final = b"1AY&SY"  # Follows "BZh" and a digit; a text may begin with "BZh" alone.
+# A block, or the end of an empty file, follows "BZh" and a digit; a text may begin with "BZh" alone.
+BZIP2_PARTS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 NOT_TEXT: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
@@ -126,7 +127,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         head = raw.peek(16)
         file: Any = raw
         for magic, opener in OPENERS.items():
-            if head.startswith(magic) and (magic != b"BZh" or head[4:10] == BZIP2_BLOCK):
+            if head.startswith(magic) and (magic != b"BZh" or head[4:10] in BZIP2_PARTS):
                 file = opener(raw)
         with file:
             head = file.peek(512)

@@ -128,6 +128,7 @@ def test_inspecting_int8_shows_values_that_are_not_quantized() -> None:
         ({"source": "3", "masked_source_positions": [9]}, r"masked_source_positions: is \[9\], must be positions"),
         ({"source": "3", "masked_source_positions": 0}, "masked_source_positions: is 0, must be places of tokens"),
         ({"source": "3", "precision": "int8"}, "precision int8 is not in the bundle"),
+        ({"source": "3", "precision": ["fp32"]}, r"precision=\['fp32'\]: must be fp32 or int8 or fp16, or None"),
         ({"path": MODELS, "source": "3"}, "is neither a run"),
         ({"path": MODELS / "runs" / "normalize-numbers-en", "source": "3", "precision": "fp32"}, "is a run"),
     ],

@@ -83,6 +83,7 @@ def test_the_stable_version_follows_the_policy(tmp_path: Path) -> None:
         ("canary = '2'\ncanary_percent = 101", "canary_percent is 101, must be a number from 0 to 100"),
         ("canary_percent = [5]", "canary_percent is [5], must be a number from 0 to 100"),
         ("canary", "Expected '='"),
+        (f"named = {'[' * 5000}", ""),
         ("stable = '\udcff'", "'utf-8' codec can't decode"),
     ],
 )

@@ -108,6 +108,8 @@ def test_bundles_are_read_from_the_environment() -> None:
     assert parse("d", ATTENDANT_BUNDLES="a:b/c").bundles == (Path("d"),)
     with pytest.raises(UserError, match=r"no bundle: .*ATTENDANT_BUNDLES"):
         parse()
+    with pytest.raises(UserError, match="BUNDLE is '', must be a folder"):
+        parse("a", "")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         (f"seed={'9' * 5000}", "small.toml: seed = '9999"),
         ("seed", "--set seed: must be table.key=value"),
         (".a=1", "must be table.key=value"),
+        (f"data.train{'.a' * 5000}=1", "must be table.key=value"),
     ],
 )
 def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, message: str) -> None:
@@ -116,6 +117,7 @@ def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, overr
         ("max_epochs = 1", f"max_epochs = 0x{'f' * 5000}", "max_epochs = a number that is far too large: must"),
         ("[data]", f"[data]\ncolumns = [1, 0x{'f' * 5000}]", "data.columns: must be"),
         ("max_epochs = 1", f"max_epochs = {'[' * 2000}{']' * 2000}", "lists are nested too deep"),
+        ("[data]", f"[data]\n{'a.' * 5000}a = 1", "tables or lists are nested too deep"),
         ("max_epochs = 1", "max_epochs = 2026-11-28", "training.max_epochs = datetime.date(2026, 11, 28): must be"),
         ("[training]", "[model]\nshared_embeddings=true\n[training]", "source.tokenizer = 'character' differs"),
         (

@@ -13,7 +13,7 @@ from attendant.export.verification.certification import (
     outcomes_under_noise,
     relative_error,
 )
-from attendant.export.verification.probes import VerificationPlan
+from attendant.export.verification.probes import VerificationPlan, write_probes
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -152,6 +152,11 @@ def test_a_distance_is_a_share_of_that_between_sources_at_the_worst_step() -> No
     same = [{"step 1/attention": np.array([[1.0, 0.0]])}] * 2
     rounded = [{"step 1/attention": np.array([[1.0, 1e-11]])}] * 2
     assert distance("attention", rounded, same) < INT8_DISTANCE
+
+
+def test_a_plan_of_lone_sources_has_two_probes_to_measure_a_distance_by(tiny_bundle_path) -> None:
+    manifest, plan = open_bundle(tiny_bundle_path).manifest, VerificationPlan(batch_sizes=(1,))
+    assert len(write_probes(plan, manifest, [], np.random.default_rng(0))) == 2
 
 
 def test_impossible_symbols_are_ignored_in_a_distance() -> None:

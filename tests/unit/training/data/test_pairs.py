@@ -140,6 +140,8 @@ def test_a_split_is_files_of_pairs_or_two_sides(inputs: dict[str, object]) -> No
 def test_compression_is_read_from_the_content(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
     (tmp_path / name).write_bytes(compress(b"a\tb\n" * 3))
     assert len(list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name),))))) == 3
+    (tmp_path / name).write_bytes(compress(b""))
+    assert list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name),)))) == []
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
