@@ -65,7 +65,7 @@ class Violations(list[Violation]):
         """Adds a wrong value of the caller."""
         self.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
 
-    def say(self, field: str, state: str, limit: str) -> None:
+    def add_state(self, field: str, state: str, limit: str) -> None:
         """Adds a violation with a description of the field's state, such as "unset"."""
         self.append(Violation(field, state, limit))
 
@@ -113,13 +113,13 @@ def read_side(
     if not isinstance(value, str):
         return read_tokens(value, f"{field}.tokens", tokenizer, least, most, violations)
     if not tokenizer.takes_texts:
-        violations.say(field, "a text", TOKENS_ONLY)
+        violations.add_state(field, "a text", TOKENS_ONLY)
         return []
     # Checked before tokenizing, which is slow for a long text.
     text, most_characters = value.strip(), tokenizer.max_characters(most)
     if len(text) > most_characters:
         limit = f"{least} to {_tokens_long(most)}, which {most_characters} characters are enough for"
-        violations.say(field, f"{len(text)} characters long", limit)
+        violations.add_state(field, f"{len(text)} characters long", limit)
         return []
     # Some tokenizers make symbols of blanks, which have no content.
     ids = tokenizer.encode(text) if text else []
@@ -155,7 +155,7 @@ def read_tokens(
     for place in unknown[:MAX_SHOWN_UNKNOWN]:
         violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary" + remedy * (place == unknown[0]))
     if len(unknown) > MAX_SHOWN_UNKNOWN:
-        violations.say(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
+        violations.add_state(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
     return []
 
 
@@ -181,7 +181,7 @@ def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
 def _check_length(number: int, field: str, least: int, most: int, violations: Violations) -> bool:
     held = least <= number <= most
     if not held:
-        violations.say(field, _tokens_long(number), f"{least} to {_tokens_long(most)}")
+        violations.add_state(field, _tokens_long(number), f"{least} to {_tokens_long(most)}")
     return held
 
 
@@ -199,10 +199,10 @@ def read_prefix_text(
 ) -> tuple[tuple[int, ...], Completion]:
     """Returns the ids that are forced, and the completion of the last word; both have `most` target tokens at most."""
     if not tokenizer.takes_texts:
-        violations.say(PREFIX_TEXT, "a text", TOKENS_ONLY)
+        violations.add_state(PREFIX_TEXT, "a text", TOKENS_ONLY)
         return (), ()
     if len(text) > (most_characters := tokenizer.max_characters(most)):
-        violations.say(PREFIX_TEXT, f"{len(text)} characters long", f"at most {most_characters} characters long")
+        violations.add_state(PREFIX_TEXT, f"{len(text)} characters long", f"at most {most_characters} characters long")
         return (), ()
     ids, word = tokenizer.opening(text)
     spelled = tokenizer.spelled(word)
@@ -210,7 +210,7 @@ def read_prefix_text(
     if UNK_ID in ids or (UNK_ID in spelled and not completion):
         violations.add(PREFIX_TEXT, text, "a text that the symbols of the target's vocabulary spell")
     elif len(ids) + len(spelled) > most:
-        violations.say(PREFIX_TEXT, f"{len(ids) + len(spelled)} tokens long", f"0 to {most} tokens long")
+        violations.add_state(PREFIX_TEXT, f"{len(ids) + len(spelled)} tokens long", f"0 to {most} tokens long")
     elif not completion:
         return (*ids, *spelled), ()
     elif len(completion) == 1 and len(only := completion[0].ids) == 1:
@@ -333,7 +333,9 @@ class _DecodingReader:
         by_ratio = self._by_ratio("min_length_ratio", 0)
         if by_ratio > max_length:
             state = f"{self._value('min_length_ratio', 0.0):g}, {by_ratio} tokens of this source"
-            self.violations.say("decoding.min_length_ratio", state, f"0 to {max_length} tokens, and at most max_length")
+            self.violations.add_state(
+                "decoding.min_length_ratio", state, f"0 to {max_length} tokens, and at most max_length"
+            )
         return max(min_length, by_ratio), max_length
 
     def _by_ratio(self, name: str, unset: int) -> int:
@@ -354,7 +356,7 @@ class _DecodingReader:
         elif self._num_source_tokens and num_positions <= max(positions[-1], len(positions)):
             limit = f"positions from 0 to {num_positions - 1}, but not all of them"
         if limit:
-            self.violations.say("decoding.masked_source_positions", cut(", ".join(map(str, positions))), limit)
+            self.violations.add_state("decoding.masked_source_positions", cut(", ".join(map(str, positions))), limit)
         return tuple(positions)
 
     def _prefix(self, max_length: int) -> tuple[tuple[int, ...], Completion]:
@@ -492,7 +494,7 @@ def read_generate(
             own = [position - first for position in masked if first <= position < num_positions]
             if source_ids and model.masks_positions and len(set(own)) == num_positions - first:
                 limit = f"positions, but not all of part {place}, {first} to {num_positions - 1}"
-                violations.say("decoding.masked_source_positions", cut(", ".join(map(str, masked))), limit)
+                violations.add_state("decoding.masked_source_positions", cut(", ".join(map(str, masked))), limit)
                 own = []
             read_options = partial(
                 read_decoding, {**decoding, "masked_source_positions": own}, model, attention=attention, trace=0
@@ -545,7 +547,9 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
     if len(parts) > 1 and any(map(decoding.get, OF_ONE_SEARCH)):
         parts = parts_of(source.value, split=False, protect=chosen["protect_spans"])
     if len(parts) > MAX_PARTS:
-        violations.say(source.field, f"{len(parts)} lines and sentences long", f"1 to {MAX_PARTS} lines and sentences")
+        violations.add_state(
+            source.field, f"{len(parts)} lines and sentences long", f"1 to {MAX_PARTS} lines and sentences"
+        )
         return []
     bundle = model.bundle
     if any(part.spans for part in parts) and not spell_stand_ins(bundle.source_tokenizer, bundle.target_tokenizer):
@@ -632,4 +636,4 @@ def _check_trace(options: DecodingOptions, num_positions: int, violations: Viola
             state = f"{options.trace} candidates of {options.max_rows} hypotheses in {options.max_length} steps, "
             state += f"which may take {num_bytes / 2**20:.1f} MiB"
             limit = f"one that takes {MAX_TRACE_BYTES >> 20} MiB at most: lower trace, max_length or beam_size"
-            violations.say("output.trace", state, limit)
+            violations.add_state("output.trace", state, limit)

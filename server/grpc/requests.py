@@ -332,7 +332,7 @@ def _side(request: Request, side: str, violations: Violations) -> Side | None:
     field = request.WhichOneof(side)
     if field is None:
         choices = request.DESCRIPTOR.oneofs_by_name[side].fields
-        violations.say(side, "unset", " or ".join(choice.name for choice in choices))
+        violations.add_state(side, "unset", " or ".join(choice.name for choice in choices))
         return None
     value = getattr(request, field)
     return Side(field, value if isinstance(value, str) else value.tokens)

@@ -340,13 +340,13 @@ def read_texts(request: wire.ModelInferRequest, violations: Violations) -> list[
         violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
         elements = unpack(raw[0])
     if elements is None:
-        violations.say("raw_input_contents[0]", "cut short", "texts, each after its length in four bytes")
+        violations.add_state("raw_input_contents[0]", "cut short", "texts, each after its length in four bytes")
         return []
     if not 1 <= len(elements) <= MAX_REQUESTS:
-        violations.say(f"inputs[{INPUT}]", f"of {len(elements)} elements", f"of 1 to {MAX_REQUESTS} elements")
+        violations.add_state(f"inputs[{INPUT}]", f"of {len(elements)} elements", f"of 1 to {MAX_REQUESTS} elements")
     elif num_elements(tensor.shape) != len(elements):
         shown = str(list(tensor.shape[:MAX_DIMENSIONS]))
-        violations.say(
+        violations.add_state(
             f"inputs[{INPUT}].shape", shown, f"that of {len(elements)} elements, at most {MAX_DIMENSIONS} long"
         )
     texts = []
@@ -354,7 +354,7 @@ def read_texts(request: wire.ModelInferRequest, violations: Violations) -> list[
         try:
             texts.append(element.decode())
         except UnicodeDecodeError:
-            violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
+            violations.add_state(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
     return texts
 
 
