@@ -26,7 +26,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.command import require
-from attendant.runtime.errors import UserError, VerificationFailed, escaped, some_lines
+from attendant.runtime.errors import UserError, VerificationFailed, escaped, shown, some_lines
 from attendant.runtime.files import new_folder, path_of, read_text, sha256_of
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
@@ -156,8 +156,8 @@ def _model_lines(manifest: Manifest) -> Iterator[str]:
     limits, decoding = manifest.limits, manifest.decoding
     yield "model"
     for name, value in manifest.model.items():
-        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
-        yield f"  {name:<15} {shown}"
+        text = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
+        yield f"  {name:<15} {text}"
     sizes = f"{manifest.source.vocabulary_size} source, {manifest.target.vocabulary_size} target symbols"
     sides = {"source": manifest.source.tokens_only, "target": manifest.target.tokens_only}
     outside = " and ".join(side for side, tokens_only in sides.items() if tokens_only)
@@ -245,10 +245,7 @@ def verify(
 
     path = path_of("bundle", bundle)
     run_path = None if run is None else path_of("run", run)
-    if provider not in get_args(Provider):
-        raise UserError(f"provider={provider!r}: must be {' or '.join(get_args(Provider))}")
-    if isinstance(signature, str | os.PathLike) or not isinstance(signature, Iterable):
-        raise UserError(f"signature={signature!r}: must be a list of paths")
+    _refuse_wrong_types(provider, signature, load_seconds=load_seconds, load_mib=load_mib)
     signature = [path_of("signature", key) for key in signature]
     if run_path is None and checkpoint is not None:
         raise UserError("--checkpoint is for --run, a run to compare the graphs with")
@@ -294,6 +291,16 @@ def verify(
             text = f"{precision} on {provider}: {compared}"
             checks.append(Check(subject="run", precision=precision, held="fp32" in manifest.graphs, text=text))
     return tuple(checks)
+
+
+def _refuse_wrong_types(provider: object, signature: object, **limits: object) -> None:
+    if provider not in get_args(Provider):
+        raise UserError(f"provider={shown(provider)}: must be {' or '.join(get_args(Provider))}")
+    if isinstance(signature, str | os.PathLike) or not isinstance(signature, Iterable):
+        raise UserError(f"signature={shown(signature)}: must be a list of paths")
+    for name, limit in limits.items():
+        if not isinstance(limit, int | float) or not limit > 0:
+            raise UserError(f"{name}={shown(limit)}: must be a number above 0")
 
 
 def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":

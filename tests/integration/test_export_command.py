@@ -132,6 +132,9 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
     for signature in ("release.pub", 3):
         with pytest.raises(UserError, match=f"signature={signature!r}: must be a list of paths"):
             attendant.verify(tmp_path, signature=signature)  # type: ignore[arg-type]
+    for name, limit in (("load_seconds", "9"), ("load_mib", None), ("load_mib", 0)):
+        with pytest.raises(UserError, match=f"{name}={limit!r}: must be a number above 0"):
+            attendant.verify(tmp_path, **{name: limit})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--checkpoint is for --run"):
         attendant.verify(tmp_path, checkpoint="last")
 
