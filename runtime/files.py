@@ -148,9 +148,10 @@ def _holder(descriptor: int) -> str:
 
 def path_of(field: str, value: object) -> Path:
     """Returns an argument as a path. Raises UserError: it is no path; the message names the argument."""
-    if not isinstance(value, str | os.PathLike):
+    name = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(name, str) or not name or "\0" in name:
         raise UserError(f"{field}={shown(value)}: must be a path")
-    return Path(value)
+    return Path(name)
 
 
 def read_text(path: Path, name: str = "", remedy: str = "") -> str:

@@ -24,6 +24,7 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.errors import UserError, shown
+from attendant.runtime.files import path_of
 from attendant.runtime.growing_answer import GrowingAnswer
 from attendant.runtime.process import MAX_THREADS, available_cpus, limited
 from attendant.runtime.requests import ReadRequest, Side, Violations, read_decoding, summary
@@ -208,9 +209,7 @@ def load(
         decode_target: likewise, the function that joins tokens to a text; if None, blanks do.
     """
     threads, max_rows = messages.plain_number(threads), messages.plain_number(max_rows)
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(f"path={shown(path)}: must be the folder of a bundle")
-    folder = Path(path)
+    folder = path_of("path", path)
     if precision is not None:
         _check_choice("precision", precision, Precision, ", or None for the bundle's own choice")
     _check_choice("provider", provider, Provider)

@@ -370,7 +370,7 @@ def _searches(common: dict[str, Any], choices: Sequence[Sequence[Any]]) -> Itera
     Args:
         choices: the values of each of SEARCH_OPTIONS; None is the configuration's own. Commands pass them as texts.
     """
-    done = set()
+    done: list[tuple[Any, ...]] = []  # a value may be a list by mistake, which a set would not take
     for values in itertools.product(*choices):
         beam_size, penalty, _, patience = values
         # Greedy search has one hypothesis: no penalty can rank others, and no patience wait for them. Without a penalty
@@ -378,7 +378,7 @@ def _searches(common: dict[str, Any], choices: Sequence[Sequence[Any]]) -> Itera
         is_greedy, has_no_penalty = beam_size in (1, "1"), penalty in (0, "0")
         effective = (beam_size,) if is_greedy else (beam_size, patience) if has_no_penalty else values
         if effective not in done:
-            done.add(effective)
+            done.append(effective)
             search = common | dict(zip(SEARCH_OPTIONS, values, strict=True))
             yield {name: value for name, value in search.items() if value is not None}
 

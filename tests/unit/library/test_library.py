@@ -247,7 +247,9 @@ def test_a_closed_model_raises() -> None:
         ({"threads": 0}, "threads=0: must be a whole number from 1 to 1024, or None for as many as this process"),
         ({"threads": True}, "threads=True: must be a whole number"),
         ({"max_rows": 0}, "max_rows=0: must be a whole number from 1"),
-        ({"path": None}, "path=None: must be the folder of a bundle"),
+        ({"path": None}, "path=None: must be a path"),
+        ({"path": ""}, "path='': must be a path"),
+        ({"path": "a\0b"}, r"path='a\x00b': must be a path"),
     ],
 )
 def test_wrong_options_of_loading_name_the_choices(options: dict[str, Any], message: str) -> None:
