@@ -139,8 +139,10 @@ WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0
 """The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")  # The ends of wrapped lines in a part, which has no others.
 ITEM: Final = re.compile(
-    rf"(?:{EMOJI}[ \t\u00a0]*|(?:[-*+•·‣⁃■-◿←-⇿»›–—>#]{{1,6}}|[«‹](?![^»›\n]{{0,200}}[»›])|\(?[0-9]{{1,3}}[.)]"
-    r"|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)[ \t\u00a0]+){0,4}"
+    rf"(?:{EMOJI}[ \t\u00a0]*|(?:[-*+•·‣⁃■-◿←-⇿»›–—>#]{{1,6}}|[«‹](?![^»›\n]{{0,200}}[»›])"
+    r"|\(?(?:(?:[0-9]{1,3}(?:\.[0-9]{1,3}){0,3}|[a-z]|[ivx]{2,4})[.)]|[A-Z]\))"
+    r"(?![ \t\u00a0]+[a-z]\.|[^\n]{0,200}\([A-Za-z]{1,2}\))"  # not i. e., and not (a) or (b)
+    r"|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)[ \t\u00a0]+){0,4}"
     r"(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
 )
 """The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""

@@ -161,7 +161,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
 UNMARKED = [
     '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
     "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "_Bool is it.", "&c", "AT&T", "[a] [b]",
-    "« A » or B", "A or « B »", "a*",
+    "« A » or B", "A or « B »", "a*", "A. Smith is.", "i. e. it is", "1.2 is.",
 ]  # fmt: skip
 """Sentences whose marks belong to them."""
 
@@ -180,6 +180,7 @@ UNMARKED = [
         ("[ OK ]", "OK"),
         ("+ [x] It.", "It."),
         ("▪ a) It.", "It."),
+        *((f"{number} It is.", "It is.") for number in ("a.", "(b)", "(C)", "iv.", "(ii)", "1.2.", "- 10)")),
         ("[^1]: It.", "It."),
         ("_Open File…", "Open File…"),
         ("• &Open %s", "Open {1}"),
