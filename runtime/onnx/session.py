@@ -52,7 +52,12 @@ RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 ERROR, FATAL = 3, 4
 DTYPES = {
     "tensor(float)": "float32",
-    **{f"tensor({name})": name for name in ("float16", "int32", "int64", "bool", "uint8", "int8")},
+    "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
 }
 
 Shape = tuple[int, ...]

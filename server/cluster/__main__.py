@@ -15,10 +15,27 @@ from attendant.server.config import OPTIONS, add_options, config_of
 DEFAULT = "(default: %(default)s)"
 
 OF_REPLICAS = {
-    *("port", "precision", "provider", "threads", "workers", "require_signature", "tokens"),
-    *("max_rows", "max_source_positions", "max_waiting", "max_client_requests", "max_client_rows", "light_rows"),
-    *("max_restarts", "max_wait_seconds", "hang_seconds", "bulk_seconds", "unread_seconds", "drain_seconds"),
-    *("load_seconds", "load_mib"),
+    "port",
+    "precision",
+    "provider",
+    "threads",
+    "workers",
+    "hang_seconds",
+    "max_restarts",
+    "max_rows",
+    "max_source_positions",
+    "max_waiting",
+    "max_wait_seconds",
+    "max_client_requests",
+    "max_client_rows",
+    "light_rows",
+    "bulk_seconds",
+    "unread_seconds",
+    "require_signature",
+    "load_seconds",
+    "load_mib",
+    "drain_seconds",
+    "tokens",
 }
 """The server's options that a replica has, too. Ray does the work of the others, or they do not apply."""
 
