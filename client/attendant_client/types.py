@@ -47,9 +47,10 @@ class Sampling:
         float | None,
         Option("draw among the most probable tokens that together have this probability (Holtzman et al. 2020)", "1"),
     ] = None
-    seed: Annotated[int | None, Option("the same seed and request give the same answer", "random", most=2**64 - 1)] = (
-        None
-    )
+    seed: Annotated[
+        int | None,
+        Option("the same seed and request give the same answer", "random", most=2**64 - 1),
+    ] = None
 
 
 class DecodingFields(TypedDict, total=False):
