@@ -138,15 +138,25 @@ NAMED_TAG: Final = re.compile(rf"(?<=[\w,])[ \u00a0](?!</?[bh]r){BLOCK_TAG}[ \u0
 WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0]*\r?\n[ \t\u00a0]*(?=\w)")
 """The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")  # The ends of wrapped lines in a part, which has no others.
+EDGE: Final = (
+    rf"(?:{EMOJI}|&(?:nbsp|ensp|emsp|bull|middot|copy|times|check|[lrud]arr);|<(?:hr|img|input|wbr)(?![\w-])[^<>\n]*>"
+    r"|<([A-Za-z][\w-]*)(?:[ ][^<>\n]*)?></\1>)"
+)
+"""Emoji, symbols of HTML, and elements without a text."""
+OPENED: Final = "(?:[«‹]|&ls?aquo;)"
+CLOSED: Final = "(?:[»›]|&rs?aquo;)"
 ITEM: Final = re.compile(
-    rf"(?:{EMOJI}[ \t\u00a0]*|(?:[-*+•·‣⁃■-◿←-⇿»›–—>#]{{1,6}}|[«‹](?![^»›\n]{{0,200}}[»›])"
+    rf"(?:(?:{EDGE}|{OPENED}(?![^\n]{{0,200}}{CLOSED}))[ \t\u00a0]*"
+    r"|(?:[-*+•·‣⁃■-◿←-⇿»›–—>#]{1,6}"
     r"|\(?(?:(?:[0-9]{1,3}(?:\.[0-9]{1,3}){0,3}|[a-z]|[ivx]{2,4})[.)]|[A-Z]\))"
     r"(?![ \t\u00a0]+[a-z]\.|[^\n]{0,200}\([A-Za-z]{1,2}\))"  # not i. e., and not (a) or (b)
     r"|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)[ \t\u00a0]+){0,4}"
     r"(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
 )
 """The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""
-END_MARKS: Final = re.compile(rf"(?:[ \t\u00a0]*{EMOJI}|(?<![ \t\u00a0])[ \t\u00a0]+[*†‡»›■-◿←-⇿]{{1,6}}){{1,4}}\Z")
+END_MARKS: Final = re.compile(
+    rf"(?:[ \t\u00a0]*(?:{EDGE}|&rs?aquo;)|(?<![ \t\u00a0])[ \t\u00a0]+[*†‡»›■-◿←-⇿]{{1,6}}){{1,4}}\Z"
+)
 """Emoji, arrows and similar marks at the end of a sentence."""
 MAX_END_MARKS: Final = 64  # Characters in which they are looked for.
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))  # Marks that may enclose a sentence.
@@ -259,7 +269,7 @@ def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, in
     item = ITEM.match(text, begin, end)
     first, last = item.end() if item else begin, end
     marks = END_MARKS.search(text, max(first, end - MAX_END_MARKS), end)
-    if marks and not {"«", "‹"}.intersection(text[first:end]):
+    if marks and not re.search(OPENED, text[first:end]):
         last = marks.start()
     inside = [span for span in spans if span[1] > first and span[0] < last]
     for _ in range(MAX_ENCLOSING):

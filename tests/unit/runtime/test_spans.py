@@ -200,6 +200,11 @@ UNMARKED = [
         ("« Back ←", "Back"),
         ("Next » 🎉", "Next"),
         ("Name *", "Name"),
+        ('<i class="a"></i> Name&nbsp;<img src="b">', "Name"),
+        ("&nbsp;&nbsp;&bull; Name &rarr;", "Name"),
+        ("&laquo; Back", "Back"),
+        ("&lt;A&gt;", "{1}A{2}"),
+        ("Next&nbsp;&raquo;", "Next"),
         ("[note]: It works", "It works"),
         ("It 🎉 works!", "It {1} works!"),
     ],
@@ -235,7 +240,7 @@ HOSTILE = [
     "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.", "```", "``` ", "<pre>", "<pre", "[[", "[ab", "<<a", "<%a", "a_",
     "aB", "$x", "$(", "1:", "a:", "ab1", "1.1.", "+1 ", "a::", "a->", "a=", "@a", "Ctrl+", "\\ab{", "AB: ", "1. AB: ",
     "\n| a |", "| ", "a \t", "{{a}", "{a{", "[a](", "](a", "![a](b", "_A", "C:\\a b ", "'%s", "[a]: ",
-    "🎉", " 🎉", "🎉 ", ". 🎉", "« ", " »", " *", "→ ", " →", "alt+", "%'", "\\\\a", "a:/",
+    "🎉", " 🎉", "🎉 ", ". 🎉", "« ", " »", " *", "→ ", " →", "alt+", "%'", "<i></i>", "<i ", "&nbsp;", "\\\\a", "a:/",
 ]  # fmt: skip
 """Texts that are repeated."""
 
