@@ -100,6 +100,14 @@ def completed(
     _require(encoder, encoder.outputs, needed, "output", "state.encoder")
     encoder_places = _encoder_places(encoder, of_encoder, needed)
     of_step, sources = _step_inputs(step, of_step, state, encoder_places)
+    unplaced = encoder.outputs.keys() - encoder_places.outputs.keys()
+    if not state and (lost := [name for name in sources if name in unplaced]):
+        raise UserError(
+            f"{encoder.file}: no axis of its output {lost[0]!r} runs over sources, or a source's values depend on "
+            "others, and the step has an input of that name: export the encoder with the sizes of its inputs "
+            "(x.shape[0]) instead of numbers, or describe all states by [[state]], without `encoder` if the first "
+            "value is zeros"
+        )
     outputs = [*(tensor.output for tensor in state), of_step.scores, of_step.attention]
     named = [name for name in outputs if name]
     _require(step, step.outputs, named, "output", "step or state")

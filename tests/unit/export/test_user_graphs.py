@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import attendant
 from attendant.export.__main__ import main
@@ -190,9 +190,17 @@ def of_half_precision(model: onnx.ModelProto) -> None:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
 
 
+def with_a_fixed_first_state(model: onnx.ModelProto) -> None:
+    gru = next(node for node in model.graph.node if node.op_type == "GRU")
+    gru.output[1] = ""
+    value = numpy_helper.from_array(np.ones((1, 3, 16), np.float32))
+    model.graph.node.append(helper.make_node("Constant", [], ["hidden"], value=value))
+
+
 @pytest.mark.parametrize(
     ("which", "change", "message"),
     [
+        (0, with_a_fixed_first_state, "encoder.onnx: no axis of its output 'hidden' runs over sources"),
         (1, without_softmax, r"step.onnx: reads 'memory' \[row, position, 16\] of the source, and has neither"),
         (1, with_microsofts_operator, "step.onnx: contains FusedMatMul of com.microsoft"),
         (0, of_half_precision, "encoder.onnx: 'memory' has the type float16: export the graph with inputs"),
