@@ -160,7 +160,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
 
 UNMARKED = [
     '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
-    "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "_Bool is it.", "&c", "AT&T", "[a] [b]",
+    "(see (a))", "#NAME it", "_Open_ it_", "1.5 files", "_Any_ of it", "_Bool is it.", "&c", "AT&T", "[a] [b]",
     "« A » or B", "A or « B »", "a*", "A. Smith is.", "i. e. it is", "1.2 is.",
 ]  # fmt: skip
 """Sentences whose marks belong to them."""
@@ -178,6 +178,7 @@ UNMARKED = [
         ("«It.»", "It."),
         ("« <b> It. </b>\u00a0»", "It."),
         ("[ OK ]", "OK"),
+        ("_Open the file_", "Open the file"),
         ("+ [x] It.", "It."),
         ("▪ a) It.", "It."),
         *((f"{number} It is.", "It is.") for number in ("a.", "(b)", "(C)", "iv.", "(ii)", "1.2.", "- 10)")),
