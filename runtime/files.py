@@ -168,7 +168,7 @@ def read_text(path: Path, name: str = "", remedy: str = "") -> str:
     except OSError as error:
         raise UserError(f"{name}: can't be read: {error.strerror}{remedy}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{name}: can't be read: it is not UTF-8") from None
+        raise UserError(f"{name}: can't be read: it is not UTF-8; convert it, e.g. with iconv") from None
 
 
 def write_text(path: Path, text: str) -> None:

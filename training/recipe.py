@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from attendant.runtime.command import suggestion
 from attendant.runtime.errors import UserError, shown
+from attendant.runtime.files import read_text
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
 from attendant.training.data.fetch import RECIPES
@@ -247,16 +248,12 @@ def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs 
         path /= RECIPE_NAME
     elif not path.is_file():
         path = recipes.get(path.as_posix(), path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    if not path.exists():
         raise UserError(
             f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
             f"{RECIPE_NAME}, or the name of an included recipe: {', '.join(recipes)}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
-    content = parsed_toml(text, str(path))
+        )
+    content = parsed_toml(read_text(path), str(path))
     return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)
 
 

@@ -192,6 +192,14 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load(tmp_path, "\ufeff" + SMALL) == load(tmp_path, SMALL)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_recipe_in_another_encoding_is_refused_with_the_remedy(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("# café\n", encoding=encoding)
+    with pytest.raises(UserError, match=r"mine\.toml: can't be read: it is not UTF-8; convert it"):
+        load_recipe(path)
+
+
 def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert {"copy", "g2p-cmudict-small", "papers/luong"} < shipped_recipes().keys()
