@@ -196,6 +196,23 @@ def test_a_storm_of_resets(start: Start, figure: Figure) -> None:
         figure("memory more", peak - before, at_most(512), "MiB")
 
 
+@pytest.mark.reliability
+def test_connections_that_never_begin(start: Start, figure: Figure) -> None:
+    with start() as running, ExitStack() as stack:
+        host, port = running.target.split(":")
+        before = running.num_descriptors()
+        for _ in range(500):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        with witness(running.target) as seen:
+            while running.num_descriptors() < before + 400:
+                time.sleep(0.1)
+            began = time.monotonic()
+            while running.num_descriptors() > before + 10:
+                time.sleep(0.1)
+        figure("500 silent connections: closed after", time.monotonic() - began, at_most(15), "s")
+        figure("other calls that failed alongside those", seen.num_failed, at_most(0), "calls")
+
+
 def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> None:
     """Sets one of the server's durations."""
     assert option in dict(listening.OPTIONS)

@@ -22,6 +22,8 @@ from attendant.server.config import ServerConfig
 from attendant.server.grpc.handlers import GrpcCall
 from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, put
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
@@ -128,6 +130,31 @@ async def test_replacing_certificates_and_tokens_fails_no_call(
     codes = await exchanged(start, authority, tmp_path, rounds)
     name = f"calls that failed while certificates and tokens were exchanged {rounds} times"
     figure(name, float(codes.total() - codes["OK"]), at_most(0), f"of {codes.total()}")
+
+
+async def growth_by_strangers(running: Running, num_calls: int) -> float:
+    """Returns how much a server's memory grows, in MiB, by `num_calls` calls with different wrong tokens."""
+    async with grpc.aio.insecure_channel(running.target) as channel:
+        stub: Any = seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
+
+        async def ask(many: int) -> None:
+            for _ in range(many):
+                metadata = (("authorization", f"Bearer {secrets.token_urlsafe(32)}"),)
+                call = stub.Generate(messages.GenerateRequest(text="badge"), metadata=metadata)
+                assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+        await ask(100)
+        before = running.resident_mebibytes()
+        await asyncio.gather(*(ask(num_calls // 20) for _ in range(20)))
+        return running.resident_mebibytes() - before
+
+
+@pytest.mark.reliability
+async def test_calls_with_wrong_tokens_leave_no_memory_behind(start: Start, tmp_path: Path, figure: Figure) -> None:
+    (tmp_path / "tokens").write_text(f"search {secrets.token_urlsafe(32)}\n")
+    with start(f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20") as running:
+        grown = await growth_by_strangers(running, 40_000)
+    figure("memory after 40,000 calls with as many wrong tokens", grown, at_most(16), "MiB more")
 
 
 @pytest.mark.reliability

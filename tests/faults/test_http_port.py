@@ -5,11 +5,15 @@ Clients connect to the port and send nothing, half of a request, or one request 
 
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+import pytest
+
 from attendant.server.http.port import MAX_CONNECTIONS
-from tests.faults.conftest import Start
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness
 from tests.server_process import Running
 
@@ -54,3 +58,29 @@ def test_idle_connections_stay_within_the_limit_and_keep_no_client_out(start: St
                 assert running.num_threads() <= threads + FEW
         assert running.num_log_bytes() == logged, running.log()
     assert set(seen.codes) == {"OK"}
+
+
+@pytest.mark.reliability
+def test_1000_idle_connections_leave_the_http_port_usable(start: Start, figure: Figure) -> None:
+    with start() as running:
+        with witness(running.target) as quiet:
+            time.sleep(5)
+        descriptors, threads = running.num_descriptors(), running.num_threads()
+        memory = running.resident_mebibytes()
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (512, 512))
+        with witness(running.target) as seen, connected(running, 1000):
+            began, scrapes = time.monotonic(), 0
+            while time.monotonic() - began < 5:
+                assert running.metrics()
+                scrapes += 1
+            figure("scrapes alongside 1,000 idle connections", scrapes / 5, at_least(1), "per second")
+            figure(
+                "descriptors for 1,000 idle connections",
+                running.num_descriptors() - descriptors,
+                at_most(MAX_CONNECTIONS + FEW),
+                "",
+            )
+            figure("threads for them", running.num_threads() - threads, at_most(FEW), "")
+            figure("memory for them", running.resident_mebibytes() - memory, at_most(16), "MiB")
+        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")
+        figure("p50 of other calls, to that without", seen.quantile(0.5) / quiet.quantile(0.5), at_most(2), "times")

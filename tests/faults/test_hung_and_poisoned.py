@@ -27,7 +27,7 @@ GAUGES = ("requests_waiting", "requests_running", "rows_running")
 TIMEOUT = 300.0
 RESTARTS = 'attendant_engine_restarts_total{"model": "tiny"}'
 SHORT_DELAYS = "MAX_DELAY_SECONDS", "0.05"
-"""Variable of the server's environment; tests/unit/server/engine/test_pool.py tests the delays of restarts."""
+"""Variable of the server's environment; tests/unit/server/engine/test_supervision.py tests the delays of restarts."""
 
 
 @contextmanager
@@ -186,6 +186,26 @@ def test_workers_that_are_stopped_for_20_s(start: Start, figure: Figure, num_wor
     figure(f"{layout}: calls answered by those that replace them, of 64", codes.count("OK"), at_least(64), "")
     figure(f"{layout}: bound", float(bound[1]), at_most(10), "s")
     figure(f"{layout}: last call answered, after the bound", answered - float(bound[1]), at_most(15), "s")
+
+
+@pytest.mark.reliability
+def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
+    with start(program=PROGRAM) as running, connected(running) as stub:
+        assert ask(stub).result().hypotheses
+        began = time.monotonic()
+        neighbours = [ask(stub) for _ in range(100)]
+        poisoned = ask(stub, Break.CRASH.text)
+        neighbours += [ask(stub) for _ in range(100)]
+        outcome = code_of(poisoned), time.monotonic() - began
+        codes = [code_of(call) for call in neighbours]
+        seconds = time.monotonic() - began
+        deaths = running.metrics()[RESTARTS]
+        check_nothing_is_stuck(running)
+    assert outcome[0] == "INTERNAL"
+    figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
+    figure("poisoned request: engines that it ended", deaths, at_most(2), "")
+    figure("poisoned request: found after", outcome[1], at_most(30), "s")
+    figure("poisoned request: all neighbours answered after", seconds, at_most(30), "s")
 
 
 @pytest.mark.reliability

@@ -7,6 +7,7 @@ has no text of callers.
 import contextlib
 import socket
 import struct
+import time
 
 import grpc
 import h2.events
@@ -15,8 +16,10 @@ import pytest
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.attacker import GENERATE, RawConnection, frame, framed
-from tests.faults.conftest import Start
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness
+from tests.server_process import MEBIBYTE
 
 SECRET = "opensesame"
 FORGED = "\ntime=2026-01-01T00:00:00.000Z level=info logger=attendant.server.app message=forged\n"
@@ -103,3 +106,15 @@ def test_a_request_writes_one_printable_line_which_has_texts_by_option_only(
         if log_format == "text":
             for line, facts in zip(ended, ("request_id=r1 ", "request_id=r2 "), strict=False):
                 assert "level=info" in line and facts in line and "seconds=" in line
+
+
+@pytest.mark.reliability
+def test_messages_of_clients_add_no_log_lines(start: Start, figure: Figure) -> None:
+    with start() as running:
+        before, began, sent = running.num_log_bytes(), time.monotonic(), 0
+        with witness(running.target) as seen:
+            while time.monotonic() - began < 10:
+                sent += say(running.target, 10_000)
+        figure("debug data of closing clients, sent in 10 s", sent / MEBIBYTE, at_least(100), "MiB")
+        figure("log lines that they made", running.num_log_bytes() - before, at_most(0), "bytes")
+        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")
