@@ -68,7 +68,9 @@ SUITES = {
 
 def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     """Runs the chosen parts of a suite (by default the first), and writes the results of each as soon as it ends.
-    Raises UserError: a bad option.
+
+    Raises:
+        UserError: a bad option.
     """
     description = "; ".join(f"{name}: {', '.join(suite.by_name)}" for name, suite in suites.items())
     parser = CommandParser(prog="python -m benchmarks", description=description)

@@ -87,9 +87,11 @@ class Decoder:
 
 
 def decode(processes: Sequence[harness.Process], job: Job) -> dict[str, float]:
-    """Shares a job among the workers of a decoder and waits for all. Raises Unavailable. Returns sentences per second,
-    the workers' processor time per sentence, and the size of a batch; for sentences one after the other, their median
-    latency.
+    """Shares a job among the workers of a decoder and waits for all. Raises Unavailable.
+
+    Returns:
+        Sentences per second, the workers' processor time per sentence, and the size of a batch; for sentences one after
+        the other, their median latency.
     """
     began = time.perf_counter()
     for number, process in enumerate(processes):

@@ -87,8 +87,10 @@ def log_line(line: str) -> None:
 
 
 def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
-    """Starts all systems, then makes the visits of each once a round, in turns and in their order. Returns in the order
-    of the systems all visits that have samples, or the problem of a system that failed.
+    """Starts all systems, then makes the visits of each once a round, in turns and in their order.
+
+    Returns:
+        In the order of the systems: all visits that have samples, or the problem of a system that failed.
     """
     visits: list[list[tuple[Measurement, Visit]]] = []
     problems: dict[System, str] = {}
@@ -292,8 +294,10 @@ class Environment:
         return self.installs[-1][-1]
 
     def install(self, cache: Path) -> Path:
-        """Returns the environment's interpreter; makes the environment if it is not complete in the cache. Raises
-        Unavailable: there is no such Python, or pip fails.
+        """Returns the environment's interpreter; makes the environment if it is not complete in the cache.
+
+        Raises:
+            Unavailable: there is no such Python, or pip fails.
         """
         folder = cache / self.name
         python, done = folder / "bin" / "python", folder / "installed.txt"

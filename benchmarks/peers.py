@@ -109,7 +109,9 @@ def plain_folder(context: Context, precision: str) -> str:
 
 def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str, int], **arguments: int) -> list[str]:
     """Returns the command of FUNCTION_PEER of programs.py in the peer's environment, with a model of these sizes.
-    Raises Unavailable: the environment or the model can't be made.
+
+    Raises:
+        Unavailable: the environment or the model can't be made.
     """
     python = str(ENVIRONMENTS[peer].install(context.cache))
     sizes = {**sizes, "vocabulary_size": context.workload.vocabulary_size}

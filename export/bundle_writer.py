@@ -269,8 +269,10 @@ def choose_golden(
 ) -> tuple[GoldenExample, ...]:
     """Returns greedy and beam examples with margins so clear that their decoding is the same on any host.
 
-    Sources, ids without EOS, that no request may have are left out. Raises UserError: no source has a clear margin: the
-    model's outcomes are ties.
+    Sources, ids without EOS, that no request may have are left out.
+
+    Raises:
+        UserError: no source has a clear margin: the model's outcomes are ties.
     """
     manifest, margin = bundle.manifest, MARGIN[stepper.precision]
     candidates = [

@@ -144,6 +144,10 @@ def warning_level(confidences: Sequence[float], lowest: float) -> float:
     """Returns the confidence below which answers come with a warning.
 
     These are at most about MAX_WARNED of the held-out answers, except that the lowest confidence always gets a warning.
+
+    Args:
+        confidences: of the answers to held-out sources.
+        lowest: the confidence of answers that are unlike all of them.
     """
     level = float(np.quantile(confidences, MAX_WARNED, method="lower"))
     above = min((confidence for confidence in confidences if confidence > lowest), default=1.0)

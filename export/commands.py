@@ -137,8 +137,10 @@ def export_run(
 
 
 def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults, data: Data | None) -> bool:
-    """Returns True if the quality, which int8 and beams can reduce, is to be measured. Raises UserError: it is not, and
-    there are data for it.
+    """Returns True if the quality, which int8 and beams can reduce, is to be measured.
+
+    Raises:
+        UserError: it is not, and there are data for it.
     """
     can_lose = "int8" in precisions or decoding.beam_size > 1
     if data is not None and not (measure and can_lose):
@@ -294,8 +296,10 @@ def _some_sources(data: EvaluationData) -> list[str]:
 
 
 def reference(options: argparse.Namespace) -> str:
-    """Publishes the bundle with reference distributions and a calibration: the same graphs, another manifest. Raises
-    UserError: too few texts, a bad rule, or `options.output` is occupied.
+    """Publishes the bundle with reference distributions and a calibration: the same graphs, another manifest.
+
+    Raises:
+        UserError: too few texts, a bad rule, or `options.output` is occupied.
     """
     bundle = open_bundle(options.bundle)
     manifest = bundle.manifest

@@ -34,8 +34,7 @@ def inspect(
     precision: Precision | None = None,
     checkpoint: Literal["best", "last"] | None = None,
 ) -> Inspection:
-    """Returns a decoder's inner quantities: scores, weights, query, keys, context, gates, p_gen. Raises UserError: the
-    path is neither, the bundle is refused, or the source or target is invalid.
+    """Returns a decoder's inner quantities: scores, weights, query, keys, context, gates, p_gen.
 
     Args:
         path: a run, which is decoded in PyTorch and needs torch, or a bundle, whose graphs are run.
@@ -45,6 +44,9 @@ def inspect(
         masked_source_positions: places of the source's tokens, from 0, that attention must not look at.
         precision: of a bundle's graphs; if None, fp32, or the bundle's default if it has none.
         checkpoint: of a run; if None, the best.
+
+    Raises:
+        UserError: the path is neither, the bundle is refused, or the source or target is invalid.
     """
     path = path_of("path", path)
     if precision is not None and precision not in get_args(Precision):

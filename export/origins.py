@@ -204,8 +204,10 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
 
 
 def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBundle:
-    """Returns a bundle's exportable; by default it has the same name. Raises UserError: the bundle has no graphs from
-    which others can be made, or int8 graphs that are not exact.
+    """Returns a bundle's exportable; by default it has the same name.
+
+    Raises:
+        UserError: the bundle has no graphs from which others can be made, or int8 graphs that are not exact.
     """
     manifest = bundle.manifest
     if not manifest.graphs.keys() & {"fp32", "int8"}:
@@ -249,13 +251,15 @@ def exportable_checkpoint(
     texts: Sequence[str] = (),
     data: str = "",
 ) -> ExportableModel:
-    """Returns the exportable of another toolkit's checkpoint. Raises UserError: the checkpoint can't be read, or has a
-    part that can't be represented; the name can't be a bundle's.
+    """Returns the exportable of another toolkit's checkpoint.
 
     Args:
         output: the folder of the new bundle, whose name is the default for `name`.
         segmented: texts are segmented into the toolkit's symbols, separated by spaces.
         texts: real sources, on which the graphs are verified too; `data` is their name in the manifest.
+
+    Raises:
+        UserError: the checkpoint can't be read, or has a part that can't be represented; the name can't be a bundle's.
     """
     name = bundle_name(name, output.absolute().name)
     try:
@@ -319,8 +323,10 @@ def held_out_sources(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -
 def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExportable:
     """Returns the exportable with other decoding defaults; those that are None stay as they are.
 
-    A patience of 0 means none, as in a request. Raises UserError: a value is out of its range, or the beam is wider
-    than the bundle's limit.
+    A patience of 0 means none, as in a request.
+
+    Raises:
+        UserError: a value is out of its range, or the beam is wider than the bundle's limit.
     """
     chosen: dict[str, float | None] = {name: value for name, value in defaults.items() if value is not None}
     if chosen.get("patience") == 0:

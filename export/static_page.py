@@ -61,8 +61,11 @@ def export(options: argparse.Namespace) -> str:
 def write_page(
     bundle: Bundle, output: Path, *, precision: Precision | None, libraries: Path | None, force: bool
 ) -> None:
-    """Publishes the page, completely or not at all. Without a precision it takes int8 if the bundle has it, because of
-    its size; without a `node_modules` folder with LIBRARIES, npm installs them.
+    """Publishes the page, completely or not at all.
+
+    Args:
+        precision: None takes int8 if the bundle has it, because of its size.
+        libraries: a `node_modules` folder with the packages of LIBRARIES; None installs them by npm.
     """
     chosen: Precision = precision or ("int8" if "int8" in bundle.manifest.graphs else "fp32")
     if chosen == "fp16":

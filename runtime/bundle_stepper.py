@@ -88,9 +88,14 @@ def open_checked(bundle: Bundle, precision: Precision, provider: Provider, num_t
 
 
 def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
-    """Decodes the bundle's golden examples on this host, by its graphs of `precision` on `provider`, after a check of
-    the graphs' vocabularies. Returns a line per difference: a graph that fails, a vocabulary of another size, an
-    example with other tokens or scores.
+    """Decodes the bundle's golden examples on this host, after a check of the graphs' vocabularies.
+
+    Args:
+        stepper: the bundle's graphs of `precision` on `provider`.
+
+    Returns:
+        One line per difference: a graph that fails, a vocabulary of another size, an example with other tokens or
+        scores; empty if there is none.
     """
     graphs, decoded = bundle.graphs_in(precision), "the last symbols"
     try:

@@ -44,8 +44,13 @@ class CantWrite(UserError):
 
 @contextmanager
 def translate_os_errors(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
-    """Translates the operating system's errors of writing `path` to CantWrite. `numbers`: the errno of errors that are
-    translated. Raises CantWrite: the disk is full, the place is read-only, and the like.
+    """Translates the operating system's errors of writing `path` to CantWrite.
+
+    Args:
+        numbers: the errno of errors that are translated.
+
+    Raises:
+        CantWrite: the disk is full, the place is read-only, and the like.
     """
     try:
         yield
@@ -59,11 +64,13 @@ def translate_os_errors(path: Path, numbers: Container[int] = UNWRITABLE) -> Ite
 def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
     """Opens a text file in UTF-8 that takes its name when the block succeeds, and is removed when it fails.
 
-    Its temporary name is unique, and is not followed if it is a link. A device is written to as it is. Raises
-    CantWrite: the disk is full, the folder is read-only.
+    Its temporary name is unique, and is not followed if it is a link. A device is written to as it is.
 
     Args:
         aside: the folder of the temporary file, on the same file system; if None, that of `path`.
+
+    Raises:
+        CantWrite: the disk is full, the folder is read-only.
     """
     written = unused_name(path if aside is None else aside / path.name)
     with translate_os_errors(path):
@@ -113,8 +120,10 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def lock(descriptor: int, path: Path) -> None:
-    """Locks an open file or folder until its descriptor is closed. Raises UserError: another process has locked it; the
-    message names it.
+    """Locks an open file or folder until its descriptor is closed.
+
+    Raises:
+        UserError: another process has locked it; the message names it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,12 +164,14 @@ def path_of(field: str, value: object) -> Path:
 
 
 def read_text(path: Path, name: str = "", remedy: str = "") -> str:
-    """Returns the content of a text file, without a byte order mark. Raises UserError: it can't be read, or is not
-    UTF-8.
+    """Returns the content of a text file, without a byte order mark.
 
     Args:
         name: how errors name the file; if empty, by its path.
         remedy: ends the message if the file can't be read.
+
+    Raises:
+        UserError: it can't be read, or is not UTF-8.
     """
     name = name or str(path)
     try:
@@ -184,8 +195,13 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) -> Iterator[Path]:
-    """Makes a folder that takes the place of `path` when the block succeeds, and is removed when it fails. `put`:
-    renames the first path to the second, which may exist. Raises CantWrite: the disk is full, the place is read-only.
+    """Makes a folder that takes the place of `path` when the block succeeds, and is removed when it fails.
+
+    Args:
+        put: renames the first path to the second, which may exist.
+
+    Raises:
+        CantWrite: the disk is full, the place is read-only.
     """
     made = [parent for parent in path.parents if not parent.exists()]
     with translate_os_errors(path):

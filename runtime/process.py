@@ -217,13 +217,16 @@ def limited(
     """Calls the function and returns its result, within limits of time and memory.
 
     It runs on a thread of its own: native code can't be interrupted, but the thread can be abandoned. `exit_command`
-    then ends the process without waiting for it. Raises ResourceLimitExceeded: it exceeded them.
+    then ends the process without waiting for it.
 
     Args:
         subject: begins the message, e.g. "the bundle x".
         seconds: of the clock.
         mib: growth of the process's memory; checked on Linux.
         remedy: ends the message.
+
+    Raises:
+        ResourceLimitExceeded: it exceeded them.
     """
     began, had = time.monotonic(), resident_bytes()
     with abandonable(function, "limited") as future:

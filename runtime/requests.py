@@ -160,8 +160,10 @@ def read_tokens(
 
 
 def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Returns the parts of a text that the vocabulary lacks, each once, in their order. `value`: the text; or tokens,
-    none of which is unknown, since a caller may write UNK on purpose.
+    """Returns the parts of a text that the vocabulary lacks, each once, in their order.
+
+    Args:
+        value: the text; or tokens, none of which is unknown, since a caller may write UNK on purpose.
     """
     if UNK_ID not in ids or not isinstance(value, str):
         return ()

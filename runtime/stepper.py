@@ -101,9 +101,11 @@ class Stepper(Protocol):
         """V, the target vocabulary, special symbols included."""
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
-        """Encodes B non-empty sources of ids; one row each, in order. `masked`: places of each source that attention
-        must not look at; the encoder reads them. If None, there are none. Only for models with the source tensor
-        SOURCE_MASK.
+        """Encodes B non-empty sources of ids; one row each, in order.
+
+        Args:
+            masked: places of each source that attention must not look at; the encoder reads them. If None, there are
+                none. Only for models with the source tensor SOURCE_MASK.
         """
 
     def step(
@@ -165,8 +167,13 @@ def padded_width(max_length: int, multiple: int = SOURCE_WIDTH_MULTIPLE) -> int:
 def pad_sources(
     sources: Sequence[Sequence[int]], pad_id: int, multiple: int = SOURCE_WIDTH_MULTIPLE
 ) -> tuple[Ids, Ids]:
-    """Returns B sources as an array [B, S], and their lengths [B]; S is the longest, rounded up to a multiple of
-    `multiple`. Raises ValueError: a source is empty: attention over nothing is undefined.
+    """Writes B sources into one array.
+
+    Returns:
+        source_ids [B, S] and source_lengths [B]; S is the longest, rounded up to a multiple of `multiple`.
+
+    Raises:
+        ValueError: a source is empty: attention over nothing is undefined.
     """
     lengths = np.array([len(source) for source in sources], np.int64)
     if not len(lengths) or lengths.min() == 0:

@@ -54,8 +54,10 @@ OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 async def serve(config: ServerConfig) -> int:
-    """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status. Raises UserError: a port, a
-    bundle, a provider or a file of credentials can't be used.
+    """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
+
+    Raises:
+        UserError: a port, a bundle, a provider or a file of credentials can't be used.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     with tracing(config.traces) as tracer:
@@ -169,7 +171,9 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
 
 def _announce(config: ServerConfig, catalogue: Catalogue, port: int, metrics_port: int, scheme: str) -> None:
     """Writes the models that are served at first to the log, and then to standard output; versions may come and go.
-    `scheme`: of the playground's address; empty if there is no playground.
+
+    Args:
+        scheme: of the playground's address; empty if there is no playground.
     """
     target, metrics = grpc_port.authority(config.host, port), grpc_port.authority(config.host, metrics_port)
     models = [routes.stable for routes in catalogue.all()]
@@ -206,7 +210,9 @@ async def load_models(
     config: ServerConfig, start: StartModel, catalogue: Catalogue, lifecycle: Lifecycle, reconciler: Reconciler
 ) -> None:
     """Opens every bundle, and starts its engines, which check it in processes of their own; then the repositories'.
-    Raises UserError: a bundle is refused, or the precision or provider is not available.
+
+    Raises:
+        UserError: a bundle is refused, or the precision or provider is not available.
     """
     alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
     for path in alone:
@@ -240,8 +246,10 @@ async def start_model(
     on_available: Callable[[bool], None],
     on_death: Callable[[], None],
 ) -> ServedModel:
-    """Starts a model's engines, and waits until they are ready. Raises the errors of WorkerPool.start. `num_models`:
-    that share the threads.
+    """Starts a model's engines, and waits until they are ready. Raises the errors of WorkerPool.start.
+
+    Args:
+        num_models: that share the threads.
     """
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows

@@ -174,8 +174,10 @@ class Access:
         return None if self.certificates is None else self.certificates.value.for_http
 
     def client_of(self, call: Call) -> str:
-        """Returns the client's name: its token's, else its certificate's, else its address. Raises Unauthenticated: a
-        token is needed, and the call has no known one.
+        """Returns the client's name: its token's, else its certificate's, else its address.
+
+        Raises:
+            Unauthenticated: a token is needed, and the call has no known one.
         """
         if self.tokens is not None:
             try:
@@ -254,8 +256,10 @@ class Access:
 
 
 def open_access(config: ServerConfig) -> Access:
-    """Reads the files that the options name. Raises UserError: a file that can't be used, or an option that needs
-    another one.
+    """Reads the files that the options name.
+
+    Raises:
+        UserError: a file that can't be used, or an option that needs another one.
     """
     certificates = None
     if config.tls_certificate is not None and config.tls_key is not None:

@@ -150,8 +150,10 @@ def _without_port(host_and_port: str) -> str:
 
 
 def name_in_certificate(auth_context: Mapping[str, Sequence[bytes]]) -> str:
-    """Returns the common name of a client's certificate, or its first alternative name if it has none. `auth_context`:
-    gRPC's facts about a connection whose client has shown a certificate.
+    """Returns the common name of a client's certificate, or its first alternative name if it has none.
+
+    Args:
+        auth_context: gRPC's facts about a connection whose client has shown a certificate.
     """
     for kind in ("x509_common_name", "x509_subject_alternative_name"):
         for value in auth_context.get(kind, ()):
@@ -239,8 +241,10 @@ class RequestLog:
         self._level = level
 
     def begin(self, method: str, call: Call, request: Any = None) -> "RequestRecord":
-        """Begins the record of a call that is one request. The request gets the call's id if it has none. `request`: of
-        any protocol; None if it could not be read.
+        """Begins the record of a call that is one request. The request gets the call's id if it has none.
+
+        Args:
+            request: of any protocol; None if it could not be read.
         """
         call.identify(request)
         return RequestRecord(self, method, call, call.request_id, model_of(request))
@@ -336,11 +340,14 @@ class RequestRecord:
             raise Failed(error) from None
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
-        """Counts and logs the request; returns the error that the caller gets, None after an answer or a cancellation.
+        """Counts and logs the request.
 
         Args:
             raised: the exception that ended it; None if it has an answer.
             cancelled_as: the code of a cancellation.
+
+        Returns:
+            The error that the caller gets; None after an answer or a cancellation.
         """
         self._has_ended = True
         self._release()

@@ -349,8 +349,10 @@ class Option:
         return PREFIX + self.name.upper()
 
     def value(self, argument: str | None, environment: Mapping[str, str]) -> Any:
-        """Returns the value from the command line, else from the environment, else the default. Raises UserError: the
-        value is invalid.
+        """Returns the value from the command line, else from the environment, else the default.
+
+        Raises:
+            UserError: the value is invalid.
         """
         text, origin = argument, self.flag
         if text is None:
@@ -404,8 +406,10 @@ def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -
 
 
 def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """Returns the options of a command line and an environment. Raises UserError: an option has an invalid value, or
-    contradicts another one.
+    """Returns the options of a command line and an environment.
+
+    Raises:
+        UserError: an option has an invalid value, or contradicts another one.
     """
     arguments = vars(parsed)
     values = {option.name: option.value(arguments.get(option.name), environment) for option in OPTIONS}

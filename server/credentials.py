@@ -60,8 +60,13 @@ class Reloaded(Generic[T]):
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Reads the files. `read` raises UserError if they can't be used, and so does this; its message is logged, and
-        must not quote the content.
+        """Reads the files.
+
+        Args:
+            read: raises UserError if they can't be used. Its message is logged, so it must not quote the content.
+
+        Raises:
+            UserError: from `read`.
         """
         self._paths = tuple(paths)
         self._read = read
@@ -129,12 +134,14 @@ class Certificates:
 def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | None = None) -> Certificates:
     """Reads files of PEM, and checks that they can be used and belong together.
 
-    gRPC itself would only find out at the first connection, and report it in its own log. Raises UserError: they can't
-    be read or used.
+    gRPC itself would only find out at the first connection, and report it in its own log.
 
     Args:
         certificate_path: the server's own, followed by those between it and its authority.
         client_ca: if None, clients need no certificate.
+
+    Raises:
+        UserError: they can't be read or used.
     """
     certificate, key = read_bytes("--tls-certificate", certificate_path), read_bytes("--tls-key", key_path)
     roots = None if client_ca is None else read_bytes("--tls-client-ca", client_ca)
@@ -257,8 +264,10 @@ class Tokens:
         return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
-        """Returns the client whose token is in an `authorization` header, which is empty if there is no header. Raises
-        Unauthenticated: it has no bearer token, or an unknown or expired one.
+        """Returns the client whose token is in an `authorization` header, which is empty if there is no header.
+
+        Raises:
+            Unauthenticated: it has no bearer token, or an unknown or expired one.
         """
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer":
@@ -277,8 +286,10 @@ def digest_of(token: str) -> bytes:
 
 
 def read_tokens(path: Path, option: str = "--tokens") -> Tokens:
-    """Reads a file of tokens, which an option names. Raises UserError: it can't be read, or has an invalid line, which
-    is named by its number and never quoted.
+    """Reads a file of tokens, which an option names.
+
+    Raises:
+        UserError: it can't be read, or has an invalid line, which is named by its number and never quoted.
     """
     tokens: dict[bytes, Token] = {}
     try:

@@ -195,8 +195,6 @@ def load(
     decode_target: Decode | None = None,
 ) -> "Model":
     """Opens a bundle and checks it on this host, as a server does: its digests, and that it decodes its examples.
-    Raises UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
-    option.
 
     Args:
         path: the bundle's folder.
@@ -207,6 +205,10 @@ def load(
         encode_source, encode_target: only for a bundle that takes tokens: the function that segments a text into them.
             Without it such a bundle's sources (or targets to score, and prefixes) are tokens.
         decode_target: likewise, the function that joins tokens to a text; if None, blanks do.
+
+    Raises:
+        UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
+            option.
     """
     threads, max_rows = messages.plain_number(threads), messages.plain_number(max_rows)
     folder = path_of("path", path)
@@ -233,8 +235,10 @@ def load(
 
 
 def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, decode: Decode | None) -> Tokenizer:
-    """Returns the tokenizer of a side, by the caller's functions if there are any. Raises UserError: the bundle
-    segments texts itself, or `encode` or `decode` is not a function.
+    """Returns the tokenizer of a side, by the caller's functions if there are any.
+
+    Raises:
+        UserError: the bundle segments texts itself, or `encode` or `decode` is not a function.
     """
     functions = {
         f"{name}_{side}": value for name, value in (("encode", encode), ("decode", decode)) if value is not None

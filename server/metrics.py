@@ -401,8 +401,10 @@ class ModelMetrics:
     def generated(
         self, source_ids: Sequence[int], num_source_tokens: int, hypotheses: Sequence[Hypothesis], *, by_default: bool
     ) -> None:
-        """Records the quality signals of an answer's hypotheses, best first. `by_default`: the bundle's decoding
-        defaults were used, as for its reference distributions.
+        """Records the quality signals of an answer's hypotheses, best first.
+
+        Args:
+            by_default: the bundle's decoding defaults were used, as for its reference distributions.
         """
         best = hypotheses[0]
         if by_default and self._drift is not None:
@@ -420,7 +422,9 @@ class ModelMetrics:
 
 def attention_entropy(attention: Floats) -> float:
     """Returns the rows' mean entropy over log S: 0 if each looks at one position, 1 if each looks at all equally.
-    `attention`: float32 [rows, S], S at least 2; each row sums to 1.
+
+    Args:
+        attention: float32 [rows, S], S at least 2; each row sums to 1.
     """
     entropies = -(attention * np.log(np.maximum(attention, 1e-12))).sum(axis=1)
     return float(entropies.mean() / math.log(attention.shape[1]))
@@ -428,6 +432,8 @@ def attention_entropy(attention: Floats) -> float:
 
 def coverage_deficit(attention: Floats) -> float:
     """Returns the mean over source positions of max(0, 1 - sum of their weights), as in Wu et al. 2016, eq. 14.
-    `attention`: float32 [rows, S].
+
+    Args:
+        attention: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())

@@ -141,8 +141,10 @@ class Policy(Section):
         return self
 
     def stable_choices(self, labels: Sequence[str]) -> list[str]:
-        """Returns the versions that may be the stable one, the best first. `labels`: of the existing versions, the
-        earliest first.
+        """Returns the versions that may be the stable one, the best first.
+
+        Args:
+            labels: of the existing versions, the earliest first.
         """
         if self.stable != LATEST:
             return [self.stable]
@@ -150,8 +152,10 @@ class Policy(Section):
 
 
 def read_policy(path: Path) -> Policy:
-    """Reads a serving.toml; without the file, the policy is the latest version. Raises UserError: it can't be read, or
-    has invalid content.
+    """Reads a serving.toml; without the file, the policy is the latest version.
+
+    Raises:
+        UserError: it can't be read, or has invalid content.
     """
     try:
         # Links are followed, e.g. in a volume of Kubernetes. `read_file` refuses a FIFO, which would block.
@@ -274,9 +278,13 @@ class Reconciler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, others: Collection[str]) -> int:
-        """Looks for the first time; returns the number of models. `others`: names of models that are served from
-        bundles of their own. Raises UserError: a repository can't be read, or has a model of a name that is served from
-        elsewhere.
+        """Looks for the first time; returns the number of models.
+
+        Args:
+            others: names of models that are served from bundles of their own.
+
+        Raises:
+            UserError: a repository can't be read, or has a model of a name that is served from elsewhere.
         """
         self._others = frozenset(others)
         self._taken = self._seen = await self._look()

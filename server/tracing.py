@@ -106,8 +106,10 @@ class RequestSpan:
 
 @contextmanager
 def tracing(traces: Switch) -> Iterator[Tracer | None]:
-    """Yields the tracer of requests, or None if they are not traced. At the end, the last spans are sent. Raises
-    UserError: the extra is not installed, or a variable of OpenTelemetry has an invalid value.
+    """Yields the tracer of requests, or None if they are not traced. At the end, the last spans are sent.
+
+    Raises:
+        UserError: the extra is not installed, or a variable of OpenTelemetry has an invalid value.
     """
     if traces == "off":
         yield None

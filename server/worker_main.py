@@ -38,8 +38,10 @@ CREDENTIALS = struct.Struct("3i")  # SO_PEERCRED: process, user and group that m
 
 
 def main(descriptor: int) -> int:
-    """Runs a worker; returns its exit status. `descriptor`: of the socket on which the server sends the configuration
-    and requests workers.
+    """Runs a worker; returns its exit status.
+
+    Args:
+        descriptor: of the socket on which the server sends the configuration and requests workers.
     """
     # A terminal or an operator sends these signals to the workers too. The server decides when they end, and closes the
     # connection.

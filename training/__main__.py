@@ -19,8 +19,10 @@ SUBCOMMANDS = {
 
 
 def command(name: str) -> Command:
-    """Returns a subcommand, or `train`. Imports its modules here, because torch takes seconds. Raises
-    ModuleNotFoundError: a package is not installed.
+    """Returns a subcommand, or `train`. Imports its modules here, because torch takes seconds.
+
+    Raises:
+        ModuleNotFoundError: a package is not installed.
     """
     file = SUBCOMMANDS.get(name, name)
     if file == "train":
@@ -31,8 +33,10 @@ def command(name: str) -> Command:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the subcommand that the first argument names, or trains if it names none. Raises UserError: neither a
-    subcommand nor a file, but nearly a subcommand; or the command's own.
+    """Runs the subcommand that the first argument names, or trains if it names none.
+
+    Raises:
+        UserError: neither a subcommand nor a file, but nearly a subcommand; or the command's own.
     """
     if not arguments or arguments[0] not in SUBCOMMANDS:
         is_word = bool(arguments) and "." not in arguments[0] and not Path(arguments[0]).exists()

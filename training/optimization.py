@@ -126,7 +126,11 @@ class Schedule:
     max_seconds: float | None
 
     def factor(self, step: int, seconds: float, plateau_factor: float = 1.0) -> float:
-        """Returns the share for the step after `step` finished ones, `seconds` into the training."""
+        """Returns the share for the step after `step` finished ones, `seconds` into the training.
+
+        Args:
+            plateau_factor: the product of all results of `plateau_fall`.
+        """
         config = self.config
         rise = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
         match config.kind:

@@ -236,12 +236,14 @@ KeepPairs = Callable[[str, InMemoryPairs], dict[str, Any]]
 
 
 def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs | None = None) -> Recipe:
-    """Reads and validates a recipe. Raises UserError: one line per problem, with the file, the field, the value and the
-    choices or the nearest key.
+    """Reads and validates a recipe.
 
     Args:
         path: the TOML file, a folder with a recipe.toml, or the name of a recipe that comes with the package.
         overrides: in text form, a value that is not TOML is taken as a string; None removes the key.
+
+    Raises:
+        UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
     """
     recipes = shipped_recipes()
     if (path / RECIPE_NAME).is_file():
@@ -265,14 +267,16 @@ def recipe_from(
     folder: Path | None = None,
     keep_pairs: KeepPairs | None = None,
 ) -> Recipe:
-    """Returns the recipe of a parsed TOML file, or of the same tables as a dictionary. Raises UserError: as
-    `load_recipe`.
+    """Returns the recipe of a parsed TOML file, or of the same tables as a dictionary.
 
     Args:
         name: its name in errors.
         overrides: as `load_recipe` takes them.
         folder: the folder of files that are not in the working directory; may be None.
         keep_pairs: stores the splits that are pairs in memory; if None, they are refused.
+
+    Raises:
+        UserError: as `load_recipe`.
     """
     try:
         tables: dict[str, Any] = _plain(content)

@@ -293,8 +293,10 @@ def files_of(names: Sequence[str]) -> CorpusFiles:
 
 
 def named_inputs(inputs: Any) -> list[str]:
-    """Returns the names of a recipe or of files; empty for tables and pairs in memory. Raises UserError: it is none of
-    these.
+    """Returns the names of a recipe or of files; empty for tables and pairs in memory.
+
+    Raises:
+        UserError: it is none of these.
     """
     if isinstance(inputs, Mapping | recipe.Recipe) or is_in_memory(inputs):
         return []

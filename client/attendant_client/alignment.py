@@ -13,11 +13,14 @@ Link = tuple[int, int]
 
 
 def links(answer: Generation | Score, *, hypothesis: int = 0) -> tuple[Link, ...]:
-    """Returns the links of an answer, in the order of the target. Raises ValueError: the answer has no attention.
+    """Returns the links of an answer, in the order of the target.
 
     Args:
         answer: of `generate` or `score`, called with `attention=True`.
         hypothesis: its place in a generation; 0 is the best.
+
+    Raises:
+        ValueError: the answer has no attention.
     """
     weights, tokens = attention_of(answer, hypothesis)
     ends = [place for place, token in enumerate(answer.source_tokens) if token == EOS]  # each part of a text has one

@@ -22,13 +22,16 @@ MAX_LABEL = 20
 
 
 def draw(answer: Generation | Score, *, hypothesis: int = 0, width: int | None = None, ascii_only: bool = False) -> str:
-    """Returns the attention map of an answer, several lines. Raises ValueError: the answer has no attention.
+    """Returns the attention map of an answer, several lines.
 
     Args:
         answer: of `generate` or `score`, called with `attention=True`.
         hypothesis: its place in a generation; 0 is the best.
         width: columns of the terminal; a wider map is drawn in several parts below each other. If None, no limit.
         ascii_only: draw the shades with ASCII characters; the tokens stay as they are.
+
+    Raises:
+        ValueError: the answer has no attention.
     """
     weights, tokens = attention_of(answer, hypothesis)
     return draw_weights(weights, answer.source_tokens, tokens, width=width, ascii_only=ascii_only)

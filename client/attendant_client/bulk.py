@@ -140,8 +140,10 @@ class Bulk:
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
         """Decodes one source; see `AttendantClient.generate`.
 
-        The request's id is its number on the stream. Raises RuntimeError: outside `async with`, or the client is
-        closed.
+        The request's id is its number on the stream.
+
+        Raises:
+            RuntimeError: outside `async with`, or the client is closed.
         """
         if not self._tasks or self._tasks[0].done():
             raise RuntimeError("this bulk stream is not open; make one with `async with client.bulk() as bulk`")

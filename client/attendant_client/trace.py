@@ -143,8 +143,10 @@ class TracedSearch:
         return tuple(self.steps[at].live[place].token for at, place in self.path(step, live)[1:])
 
     def coverage(self, step: int, live: int) -> tuple[float, ...]:
-        """Returns the sum of the attention that each source token has had, this step's included. Raises ValueError: the
-        model has no attention.
+        """Returns the sum of the attention that each source token has had, this step's included.
+
+        Raises:
+            ValueError: the model has no attention.
         """
         rows = []
         for at, place in self.path(step, live):

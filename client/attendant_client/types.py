@@ -445,8 +445,10 @@ class ModelInfo:
 def attention_of(
     answer: Generation | Score, hypothesis: int = 0
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[str, ...]]:
-    """Returns the attention weights of an answer, and the target tokens of their rows, without the end's. Raises
-    ValueError: the answer has no attention.
+    """Returns the attention weights of an answer, and the target tokens of their rows, without the end's.
+
+    Raises:
+        ValueError: the answer has no attention.
     """
     if isinstance(answer, Generation):
         chosen = answer.hypotheses[hypothesis]

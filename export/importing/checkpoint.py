@@ -31,12 +31,14 @@ def read_torch(
     """Returns a dictionary that torch has saved.
 
     torch's own unpickler reads it, which builds tensors and plain values, and calls nothing that the file names. This
-    module's functions read numpy's scalars and arrays as plain values. Raises UserError: the file can't be read, or
-    names something else.
+    module's functions read numpy's scalars and arrays as plain values.
 
     Args:
         plain: further classes that may be built: they hold data and do nothing.
         remedy: ends the message about a file that names something else.
+
+    Raises:
+        UserError: the file can't be read, or names something else.
     """
     try:
         # torch warns of TorchScript before it refuses it.
@@ -75,8 +77,10 @@ def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
-    """Returns the file of a checkpoint: the path itself, or a folder's `best` one, if the toolkit marks it. Raises
-    UserError: the folder has no best checkpoint; the message lists those that it has, named like `pattern`.
+    """Returns the file of a checkpoint: the path itself, or a folder's `best` one, if the toolkit marks it.
+
+    Raises:
+        UserError: the folder has no best checkpoint; the message lists those that it has, named like `pattern`.
     """
     if not path.is_dir():
         return path
@@ -237,8 +241,10 @@ class Vocabulary:
 
     def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
         """Stores a list of symbols by their ids; `special` are their names of PAD, UNK, BOS and EOS, None if missing.
-        Raises UserError: a special symbol is not among them, a symbol occurs twice, or has the name of one of our
-        special ones.
+
+        Raises:
+            UserError: a special symbol is not among them, a symbol occurs twice, or has the name of one of our special
+                ones.
         """
         self._path, self._num_symbols = path, len(symbols)
         ids = {symbol: number for number, symbol in enumerate(symbols)}
@@ -350,8 +356,13 @@ NUM_NAMED: Final = 3
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
-    """Loads weights into a module, by the names of its state dict. Raises UserError: names or shapes differ; the
-    message has the first differences.
+    """Loads weights into a module, by the names of its state dict.
+
+    Args:
+        refusal: begins the message if they don't fit.
+
+    Raises:
+        UserError: names or shapes differ; the message has the first differences.
     """
     expected = module.state_dict()
     wrong = [

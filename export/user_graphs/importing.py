@@ -91,8 +91,13 @@ def completed(
     state: Sequence[StateTable],
     num_symbols: int | None,
 ) -> Graphs:
-    """Completes a description by trying the graphs. Raises UserError: a tensor is missing, or its role can't be
-    guessed.
+    """Completes a description by trying the graphs.
+
+    Args:
+        num_symbols: V; None if it is not known.
+
+    Raises:
+        UserError: a tensor is missing, or its role can't be guessed.
     """
     if twice := [name for name, number in Counter(tensor.input for tensor in state).items() if number > 1]:
         raise UserError(f"state: {twice[0]!r} is described twice: leave one out")

@@ -156,7 +156,9 @@ def zeros(placed: Placed, like: Tensor) -> Tensor:
 
 def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) -> EncoderPlaces:
     """Finds the axes of an encoder's tensors. The `needed` outputs, or if there are none, any, must have one of rows.
-    Raises UserError: the graph runs with no arrangement of its inputs, or mixes sources.
+
+    Raises:
+        UserError: the graph runs with no arrangement of its inputs, or mixes sources.
     """
     assert table.source_ids is not None
     declared = graph.inputs[table.source_ids]
@@ -359,11 +361,14 @@ class StepPlaces(Places):
 def place_step(
     graph: UserGraph, table: StepTable, sources: Mapping[str, str | None], encoder: EncoderPlaces, needed: Sequence[str]
 ) -> StepPlaces:
-    """Finds the axes of a step's tensors; see `place_encoder`. Raises UserError: the graph runs with no arrangement of
-    its inputs, mixes rows, or takes a state of another shape than the encoder gives.
+    """Finds the axes of a step's tensors; see `place_encoder`.
 
     Args:
         sources: its inputs that are state -> the encoder's output that is the first value, or None for zeros.
+
+    Raises:
+        UserError: the graph runs with no arrangement of its inputs, mixes rows, or takes a state of another shape than
+            the encoder gives.
     """
     assert table.previous_ids is not None
     declared = graph.inputs[table.previous_ids]

@@ -240,8 +240,11 @@ def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Ce
     cost in quality is measured on a test set. int8 must also give every source the same bits alone and in any batch:
     its sums are exact. fp16 is for GPUs. Without one the CPU runs it, in fp32 between conversions. That shows a wrong
     rewrite, a value beyond fp16 and the cost of rounding the stored tensors; the certificate states that CUDA's kernels
-    have not run. Raises VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a
-    number, or a source got other bits in int8 in a batch.
+    have not run.
+
+    Raises:
+        VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a
+            source got other bits in int8 in a batch.
     """
     precision = grid.stepper.precision
     is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]

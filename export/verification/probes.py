@@ -138,13 +138,16 @@ def _write_steps(
 def trace_probes(
     stepper: Stepper, probes: Sequence[Probe], graphs: GraphPair, started_from: Sequence[Trace] | None = None
 ) -> list[Trace]:
-    """Steps probes together. Returns a trace per probe, in order.
+    """Steps probes together.
 
     Args:
         graphs: of the stepper, or of the model that it runs: their shapes show the axes of source positions.
         started_from: another stepper's traces of the same probes. Every step starts from their row tensors, so a
             difference is the step's own error, without earlier errors, which a recurrence may amplify. (The decodings
             show how errors add up.)
+
+    Returns:
+        One trace per probe, in order.
     """
     names = {tensor.input for tensor in graphs.state}
     specs = [spec for spec in graphs.decoder_step.inputs if spec.name in names]

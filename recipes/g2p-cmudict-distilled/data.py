@@ -35,8 +35,10 @@ WORD = re.compile(r"(?=.{2,24}$)[a-z]+('[a-z]+)?")  # CMUdict's words have this 
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Writes words.txt, a word or name per line, and the terms of the lists. Raises UserError: no apt, or no network;
-    other names than expected.
+    """Writes words.txt, a word or name per line, and the terms of the lists.
+
+    Raises:
+        UserError: no apt, or no network; other names than expected.
     """
     lists = [content.decode("ascii").splitlines() for content in pip_files(NAMES, NAME_LISTS)]
     names = [line.partition(",")[0] for lines in lists for line in lines[1:]]  # The first line has titles of columns.

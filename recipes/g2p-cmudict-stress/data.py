@@ -29,8 +29,10 @@ AMPERSAND: Final = "AE1 N D"
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the dictionary, and writes the three splits and the licence. Raises UserError: no network, or another
-    dictionary than expected.
+    """Downloads the dictionary, and writes the three splits and the licence.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
     """
     dictionary = cmudict.parse(cmudict.download(directory), stress=True)
     splits = cmudict.split(dictionary)

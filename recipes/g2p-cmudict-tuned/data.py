@@ -27,7 +27,9 @@ MIN_WORDS: Final = 3  # Three letters that fewer words have side by side are unu
 
 def build(directory: Path, announce: Announce) -> None:
     """Downloads the dictionary, and writes three splits, each made from CMUdict's words of that split, and the licence.
-    Raises UserError: no network, or another dictionary than expected.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
     """
     dictionary = cmudict.parse(cmudict.download(directory), stress=True)
     for name, words in cmudict.split(dictionary).items():

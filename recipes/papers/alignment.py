@@ -121,8 +121,10 @@ def open_model(path: Path) -> TextModel:
 
 
 def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
-    """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing). Raises UserError:
-    the model has no attention, or lacks a sound.
+    """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing).
+
+    Raises:
+        UserError: the model has no attention, or lacks a sound.
     """
     targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
     for word, target in zip(words, targets, strict=True):
@@ -139,8 +141,10 @@ def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
 
 
 def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tuple[list[Floats], list[list[bool]]]:
-    """Decodes sources greedily: first unmasked, then with each of their positions masked in turn. Returns the attention
-    [T, S] of each unmasked answer; and for each position, True if masking it changes the answer.
+    """Decodes sources greedily: first unmasked, then with each of their positions masked in turn.
+
+    Returns:
+        the attention [T, S] of each unmasked answer; and for each position, True if masking it changes the answer.
     """
     limit = 2 * max(map(len, sources))
     plain = decode_all(model.stepper, sources, DecodingOptions(max_length=limit, attention=True), model.special_ids)

@@ -59,8 +59,10 @@ def run_together(pairs: Sequence[Pair], num_letters: int, generator: random.Rand
 
 
 def study_long_sources() -> None:
-    """Measures the models that RESULTS lacks, and writes docs/experiments/long-sources.md. Raises UserError: a variant
-    of the plan has no ended run.
+    """Measures the models that RESULTS lacks, and writes docs/experiments/long-sources.md.
+
+    Raises:
+        UserError: a variant of the plan has no ended run.
     """
     torch.set_num_threads(1)
     plan, results = load_plan(PLAN), read_results(RESULTS, {})

@@ -36,8 +36,10 @@ SIGNED_RELEASE = re.compile(r"(.*_dists_[^_-]+)_InRelease")
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Reads apt's indexes and writes the three splits. Raises UserError: no apt, no network, no Debian among apt's
-    sources, or very different counts.
+    """Reads apt's indexes and writes the three splits.
+
+    Raises:
+        UserError: no apt, no network, no Debian among apt's sources, or very different counts.
     """
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))

@@ -102,8 +102,10 @@ VARIED = replace(PARAGRAPHS, counts=PARAGRAPHS.counts | {"train": 93_199}, varie
 
 
 def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
-    """Downloads the packages, aligns their pages and writes the three splits. Raises UserError: no apt, no network, or
-    very different counts.
+    """Downloads the packages, aligns their pages and writes the three splits.
+
+    Raises:
+        UserError: no apt, no network, or very different counts.
     """
     versions = VERSIONS | MORE_VERSIONS if unit.varied else VERSIONS
     with tempfile.TemporaryDirectory() as folder:

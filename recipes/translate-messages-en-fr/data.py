@@ -44,8 +44,10 @@ LATE_MARK: Final = re.compile(r"(?<=[\w)\"»])\s*([!?;:])(?=\s|$)")
 
 
 def build(directory: Path, announce: Announce) -> None:
-    """Downloads the packages, reads their catalogues and writes the three splits. Raises UserError: no apt, no network,
-    or very different counts.
+    """Downloads the packages, reads their catalogues and writes the three splits.
+
+    Raises:
+        UserError: no apt, no network, or very different counts.
     """
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))

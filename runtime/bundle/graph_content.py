@@ -169,8 +169,10 @@ class _Reader:
         return values
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
-        """Returns the number at a position, and the position after it. Raises Unfit: it is cut off, has more than 64
-        bits, or more bytes than it needs.
+        """Returns the number at a position, and the position after it.
+
+        Raises:
+            Unfit: it is cut off, has more than 64 bits, or more bytes than it needs.
         """
         value = 0
         for length in range(min(MAX_VARINT_BYTES, end - position)):
@@ -260,8 +262,10 @@ class Graph:
 
 
 def read_graph(content: bytes) -> Graph:
-    """Returns the graph of an ONNX file. Raises Unfit: no export writes such a file; the message has the reason,
-    without the file's name.
+    """Returns the graph of an ONNX file.
+
+    Raises:
+        Unfit: no export writes such a file; the message has the reason, without the file's name.
     """
     model = _Reader(content).message("model", 0, len(content))
     if _MODEL_GRAPH not in model:
@@ -286,13 +290,15 @@ def wide_factors(folder: Path, pair: GraphPair) -> list[str]:
 
 
 def wide_factors_of(content: bytes, encoder: bytes | None = None, state: Sequence[StateTensor] = ()) -> list[str]:
-    """Returns one line for each factor of a graph that may exceed 64. Raises Unfit: a graph is not as an export writes
-    it.
+    """Returns one line for each factor of a graph that may exceed 64.
 
     Args:
         content: an ONNX model.
         encoder: the encoder's model, if `content` is a step: it computes the tensors of the state.
         state: the tensors that pass between the two.
+
+    Raises:
+        Unfit: a graph is not as an export writes it.
     """
     graph = read_graph(content)
     if encoder is not None:

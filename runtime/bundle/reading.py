@@ -35,8 +35,10 @@ class Unfit(ValueError):
 
 
 def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file. Raises
-    Unfit: there are far more entries than a bundle has.
+    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file.
+
+    Raises:
+        Unfit: there are far more entries than a bundle has.
     """
     files: dict[str, int] = {}
     others: list[str] = []

@@ -98,13 +98,16 @@ def _signed(signature: bytes) -> tuple[str, str]:
 def sign_bundle(
     path: Path, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = (), password: str | None = None
 ) -> Path:
-    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder. Raises UserError: the
-    bundle is refused, the key or certificate is invalid, the extra is not installed, or the file can't be written.
+    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder.
 
     Args:
         key: the private key, in PEM: ECDSA on P-256, P-384 or P-521.
         certificate: of that key, by an authority that verifiers trust.
         chain: certificates between it and that authority.
+
+    Raises:
+        UserError: the bundle is refused, the key or certificate is invalid, the extra is not installed, or the file
+            can't be written.
     """
     open_bundle(path)
     for option, pem in (("--certificate", certificate), *(("--chain", each) for each in chain)):

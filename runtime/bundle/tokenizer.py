@@ -149,8 +149,10 @@ QUANTIFIED_GROUP: Final = re.compile(r"(?<!\\)\)[*+?{]")
 
 
 def check_content(text: str) -> None:
-    """Checks the text of a tokenizer's file. Raises ValueError: it is not a JSON object, or has a component that is not
-    accepted.
+    """Checks the text of a tokenizer's file.
+
+    Raises:
+        ValueError: it is not a JSON object, or has a component that is not accepted.
     """
     content = parse_json(text)
     if not isinstance(content, dict):
@@ -280,8 +282,10 @@ class Tokenizer:
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
-        """Takes over a trained tokenizer. Raises ValueError: a special symbol has a wrong id, the ids are not 0, 1, 2,
-        ..., or it pads or truncates texts.
+        """Takes over a trained tokenizer.
+
+        Raises:
+            ValueError: a special symbol has a wrong id, the ids are not 0, 1, 2, ..., or it pads or truncates texts.
         """
         self._library = library
         for token_id, token in enumerate(SPECIAL_TOKENS):
@@ -337,8 +341,10 @@ class Tokenizer:
         return cls(library)
 
     def check_encoding(self) -> None:
-        """Tokenizes PROBES, which no vocabulary covers, and repetitions of each character that may grow. Raises
-        ValueError: it fails, or makes a text far longer.
+        """Tokenizes PROBES, which no vocabulary covers, and repetitions of each character that may grow.
+
+        Raises:
+            ValueError: it fails, or makes a text far longer.
         """
         normalizer = self._library.normalizer
         named = set() if normalizer is None else set(normalizer.__getstate__().decode())
@@ -410,15 +416,22 @@ class Tokenizer:
         return num_tokens * MAX_COMPOSED * (self._longest + 1)
 
     def ids_of(self, tokens: Sequence[str]) -> list[int]:
-        """Returns the ids of tokens. Raises UnknownTokenError: a token is unknown, or is PAD, BOS or EOS."""
+        """Returns the ids of tokens.
+
+        Raises:
+            UnknownTokenError: a token is not in the vocabulary, or is PAD, BOS or EOS.
+        """
         ids = [self._library.token_to_id(token) for token in tokens]
         if unknown := [place for place, token_id in enumerate(ids) if token_id is None or token_id in _NEVER_IN_TEXT]:
             raise UnknownTokenError(tokens, unknown)
         return [token_id for token_id in ids if token_id is not None]
 
     def opening(self, text: str) -> tuple[list[int], str]:
-        """Returns the ids of the tokens of a text's beginning that no continuation changes, UNK for unknown parts, and
-        its last word as symbols spell it; empty if the text ends with a blank that no symbol spells.
+        """Splits the beginning of a text into tokens that no continuation changes, and its last word.
+
+        Returns:
+            The ids of the words before, UNK for unknown parts, and the last word as symbols spell it; empty if the text
+            ends with a blank that no symbol spells.
         """
         library = self._library
         normalized = text if self._spaces_itself else self.spaced(text)

@@ -346,7 +346,9 @@ class BeamSearch:
 
     def _branch(self, output: StepOutput) -> Ids | None:
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.
-        Returns [R] the row of the step that each of the rows came from; None if no request was split.
+
+        Returns:
+            [R] the row of the step that each of the rows came from; None if no request was split.
         """
         beams: list[Beam] = []
         repeats: list[int] = []
@@ -494,8 +496,11 @@ class BeamSearch:
         return np.array(going_on, bool)
 
     def _end_some(self, step: _Step, tokens: Ids, negated: Scores, chosen: Ids) -> Mask:
-        """Ends hypotheses whose next symbol is EOS; returns which candidates live on. `tokens`, `negated`, `chosen`:
-        [B, up to 2 k] the first candidates; chosen are their places in the flattened candidates of all rows.
+        """Ends hypotheses whose next symbol is EOS; returns which candidates live on.
+
+        Args:
+            tokens, negated, chosen: [B, up to 2 k] the first candidates; chosen are their places in the flattened
+                candidates of all rows.
         """
         num_candidates = step.ids.shape[1]
         possible, is_eos = negated < -LEAST_POSSIBLE, tokens == self._special_ids.eos

@@ -156,8 +156,10 @@ class History:
         return log_probs
 
     def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
-        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens. `last`: [R, S] of a
-        step that is not in the history yet, which adds a row; None if there is none.
+        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens.
+
+        Args:
+            last: [R, S] of a step that is not in the history yet, which adds a row; None if there is none.
         """
         first, end = begin - self._first, self.step - self._first
         attention = np.zeros((end - first + (last is not None), source_length), np.float32)

@@ -149,8 +149,11 @@ class BoundRuns(ArrayPool):
     """The bindings of one session, for outputs of the shapes that were requested last."""
 
     def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
-        """Wraps a session of onnxruntime on the CPU, whose outputs have these dtypes. `copied`: small inputs that are
-        usually other arrays each time; they are copied unless they are read-only. All others must be contiguous.
+        """Wraps a session of onnxruntime on the CPU, whose outputs have these dtypes.
+
+        Args:
+            copied: small inputs that are usually other arrays each time; they are copied unless they are read-only. All
+                others must be contiguous.
         """
         super().__init__(MAX_BINDINGS)
         self._session = session
@@ -227,12 +230,15 @@ class OnnxSession:
         copied: Collection[str] = (),
         exposed: Sequence[str] = (),
     ) -> None:
-        """Loads `folder / spec.file`. Raises UserError: the provider is missing, onnxruntime can't run the file, or the
-        file has changed since the manifest was checked.
+        """Loads `folder / spec.file`.
 
         Args:
             copied: small inputs that are other arrays in each run; see `BoundRuns`.
             exposed: values within the graph that become outputs, in addition to those of the specification.
+
+        Raises:
+            UserError: the provider is missing, onnxruntime can't run the file, or the file has changed since the
+                manifest was checked.
         """
         self.spec = spec
         self._provider: Provider = provider
@@ -345,8 +351,10 @@ class PlainSession:
 
 
 def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
-    """Returns a checked graph. Exactly these bytes are loaded, even if the file changes meanwhile. Raises UserError: it
-    can't be read, no export writes such a graph, or its digest differs from the manifest's.
+    """Returns a checked graph. Exactly these bytes are loaded, even if the file changes meanwhile.
+
+    Raises:
+        UserError: it can't be read, no export writes such a graph, or its digest differs from the manifest's.
     """
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)

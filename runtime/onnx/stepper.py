@@ -67,9 +67,10 @@ as long as some 25 cells; joining the groups takes time, too. Of 16, 32 and 64 t
 
 
 def alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Returns the places of B sources in groups of similar length, for the least total cost of encoding.
+    """Divides B sources into groups of similar length, for the least total cost of encoding.
 
-    Places are in order. Sources of one length are in one group; shorter ones come first.
+    Returns:
+        The places of each group's sources, in order. Sources of one length are in one group; shorter ones come first.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]
@@ -207,8 +208,10 @@ def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
 
 
 def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
-    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does. `places`:
-    each row of the result once; those of a single tensor are in order.
+    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does.
+
+    Args:
+        places: each row of the result once; those of a single tensor are in order.
     """
     first, num_rows = tensors[0], sum(map(len, tensors))
     if len(tensors) == 1 and (axis is None or first.shape[axis] == width):

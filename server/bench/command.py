@@ -167,13 +167,15 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tuple[list[bytes], str]:
-    """Returns serialized requests, the same each time, and a description of them. Raises UserError: the file can't be
-    read or has no text that the model takes; the bundle has no golden examples.
+    """Returns serialized requests, the same each time, and a description of them.
 
     Args:
         data: texts, one a line, up to the first tab. If None, tokens of the bundle's golden examples, in the lengths
             that the bundle has recorded of real sources, if it has.
         beam_size: if None, the bundle's.
+
+    Raises:
+        UserError: the file can't be read or has no text that the model takes; the bundle has no golden examples.
     """
     generator, limit = random.Random(1), bundle.manifest.limits.max_source_tokens
     tokenizer = bundle.source_tokenizer
@@ -225,11 +227,13 @@ def layouts(num_cpus: int) -> list[Layout]:
 
 def measure(bundle: Path, payloads: Sequence[bytes], seconds: float, facts: Mapping[str, str]) -> BenchResult:
     """Loads a server of each layout in closed loops, then one of the best layout at random arrivals; prints each visit.
-    Raises UserError: a server does not start or refuses requests; too little time.
 
     Args:
         seconds: of load, all visits together; each server also takes a moment to start.
         facts: `model` and `sent` of the result.
+
+    Raises:
+        UserError: a server does not start or refuses requests; too little time.
     """
     num_cpus = available_cpus()
     candidates, clients = layouts(num_cpus), sorted({1, *(min(MAX_CLIENTS, n * num_cpus) for n in CLIENTS_PER_CPU)})
@@ -289,8 +293,10 @@ def _visits(
 def serving(bundle: Path, options: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Runs a server; yields HOST:PORT of its gRPC and its process group.
 
-    Options that are not named come from the environment, as in a deployment. Raises UserError: the server does not
-    start; its last line.
+    Options that are not named come from the environment, as in a deployment.
+
+    Raises:
+        UserError: the server does not start; its last line.
     """
     command = [sys.executable, "-m", "attendant.server", str(bundle), "--host", "127.0.0.1", "--log-level", "warning"]
     command += ["--port", "0", "--metrics-port", "0", *ONE_ADDRESS, *options]
@@ -337,7 +343,9 @@ def group_resident_mib(group: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Returns the resident memory of a process; anonymous pages shared by forked processes are divided among them.
-    Raises OSError: the process has ended, or the system has no /proc.
+
+    Raises:
+        OSError: the process has ended, or the system has no /proc.
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}

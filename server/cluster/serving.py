@@ -87,9 +87,13 @@ class Replica:
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, bundles: Mapping[str, tuple[Path, str]], config: ServerConfig, models_held: int
     ) -> None:
-        """Loads `models_held` models; another one that a request names replaces the least recently used. `bundles`: a
-        model's name -> the path of its bundle on this machine, and the bundle's required version. Raises UserError: a
-        bundle or a file of credentials can't be opened.
+        """Loads `models_held` models; another one that a request names replaces the least recently used.
+
+        Args:
+            bundles: a model's name -> the path of its bundle on this machine, and the bundle's required version.
+
+        Raises:
+            UserError: a bundle or a file of credentials can't be opened.
         """
         self._bundles = bundles
         self._config = config
@@ -169,7 +173,9 @@ class Replica:
         self, method: Callable[[Any, Any], Any], request: Any, ray_context: Any, named: Sequence[Any] | None = None
     ) -> Any:
         """Calls a method. After an error, Ray takes code and details from the context, not from the returned value.
-        `named`: the messages that name models; if None, the request itself.
+
+        Args:
+            named: the messages that name models; if None, the request itself.
         """
         call = RayCall(ray_context)
         try:

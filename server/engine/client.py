@@ -404,9 +404,7 @@ class EngineClient:
         client: str = "",
         listeners: Sequence[Callable[[Progress], None]] | None = None,
     ) -> list[asyncio.Future[Outcome]]:
-        """Submits requests, all of them or none; returns a future of each outcome.
-
-        A future never holds an exception: an error is a value, like a result.
+        """Submits requests, all of them or none.
 
         Args:
             sources: at least one, each of no more rows than the engine's budget.
@@ -415,6 +413,9 @@ class EngineClient:
             client: name of the client; clients share the engine.
             listeners: one for each source, called with tokens of its answer as soon as they are certain, until its
                 outcome is there. They may come twice, because the requests of an engine that died are decoded again.
+
+        Returns:
+            A future of each outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining

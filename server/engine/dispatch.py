@@ -174,8 +174,10 @@ class SharedRows:
         return RowShare(self._budgets[priority], retry)
 
     def divide_bulk(self, limit: Callable[[int, bool], None], *, has_bulk: bool) -> None:
-        """Registers that the workers of a version have bulk requests from now on, or have none any more. `limit`:
-        called, while they have some, with the number of such versions and whether bulk work is alone.
+        """Registers that the workers of a version have bulk requests from now on, or have none any more.
+
+        Args:
+            limit: called, while they have some, with the number of such versions and whether bulk work is alone.
         """
         if has_bulk:
             self._with_bulk[limit] = None

@@ -109,8 +109,10 @@ class Engine:
         self._settled_until = -math.inf
 
     def step(self, record: Callable[[Iterable[int]], None] = lambda keys: None) -> StepResult:
-        """Runs one round. Every request that ends in it is among the outcomes exactly once. `record`: called with the
-        keys of the requests in the batch, before a batch with other requests is computed.
+        """Runs one round. Every request that ends in it is among the outcomes exactly once.
+
+        Args:
+            record: called with the keys of the requests in the batch, before a batch with other requests is computed.
         """
         began = self._clock()
         outcomes: Outcomes = []

@@ -32,8 +32,11 @@ T = TypeVar("T")
 
 
 def open_bundles(config: ServerConfig) -> list[Bundle]:
-    """Opens every bundle. Raises UserError: a bundle that is refused, one line per difference; two bundles of one name;
-    --signed-names without --require-signature.
+    """Opens every bundle.
+
+    Raises:
+        UserError: a bundle that is refused, one line per difference; two bundles of one name; --signed-names without
+            --require-signature.
     """
     if config.signed_names == "on" and not config.require_signature:
         names = set_variables("signed_names")
@@ -52,8 +55,11 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
 
 
 def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
-    """Opens a bundle. Raises UserError: it is refused, has no trusted signature, takes more time or memory than it may,
-    or needs more rows than there are.
+    """Opens a bundle.
+
+    Raises:
+        UserError: it is refused, has no trusted signature, takes more time or memory than it may, or needs more rows
+            than there are.
     """
     bundle = within_limits(
         partial(open_signed_bundle, path, config.require_signature, by_name=config.signed_names == "on"), path, config
@@ -63,8 +69,10 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
 
 
 def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
-    """Calls `load` within the limits of time and memory, and returns its result. Raises UserError: it takes more than
-    it may; or from `load`.
+    """Calls `load` within the limits of time and memory, and returns its result.
+
+    Raises:
+        UserError: it takes more than it may; or from `load`.
     """
     return limited(
         load,
@@ -94,9 +102,11 @@ TIMES_EACH = 5
 
 
 def load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
-    """Loads a bundle, decodes its golden examples, warms up and makes an engine, and its message to the server. Raises
-    UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
-    precision or provider here.
+    """Loads a bundle, decodes its golden examples, warms up and makes an engine, and its message to the server.
+
+    Raises:
+        UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
+            precision or provider here.
     """
     return within_limits(lambda: _load_engine(bundle, config), bundle.path, config)
 
@@ -150,8 +160,12 @@ def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
 
 def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[int, float]:
     """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated.
-    Returns the rows and source positions of this work, and the seconds that it took. Raises BundleRefused: they can't
-    be decoded.
+
+    Returns:
+        The rows and source positions of this work, and the seconds that it took.
+
+    Raises:
+        BundleRefused: they can't be decoded.
     """
     limits = limits_in_force(bundle.manifest, config.max_rows)
     symbol = bundle.source_tokenizer.vocabulary_size - 1

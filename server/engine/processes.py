@@ -81,9 +81,14 @@ def set_oom_score(score: str) -> str:
 
 
 def forked(control: socket.socket, oom_score: str) -> Place | None:
-    """Forks a process for each worker that is requested; returns in each new process its place, and in the process that
-    forks None, after all workers have ended and no more will be requested. `oom_score`: of the process that forks: if
-    it ends, so do all workers.
+    """Forks a process for each worker that is requested.
+
+    Args:
+        oom_score: of the process that forks: if it ends, so do all workers.
+
+    Returns:
+        In each new process, its place. In the process that forks, None, after all workers have ended and no more will
+        be requested.
     """
     set_oom_score(oom_score)
     # A collection would write to all that has been loaded, and each process would get pages of its own.
@@ -282,8 +287,11 @@ class WorkerProcesses:
             process.wait(max(0.0, give_up - time.monotonic()))
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
-        """Returns a group of workers for a bundle, none of them started. `num_models`: they and their workers share the
-        threads. Versions of a model share its requests, so they are not counted: each may use the model's threads.
+        """Returns a group of workers for a bundle, none of them started.
+
+        Args:
+            num_models: they and their workers share the threads. Versions of a model share its requests, so they are
+                not counted: each may use the model's threads.
         """
         config = self._config
         threads = max(1, (config.threads or available_cpus()) // (num_models * config.workers))

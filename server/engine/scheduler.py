@@ -386,12 +386,13 @@ class Scheduler:
             limits.positions.note(seconds, num_positions)
 
     def end_round(self, priority: Priority, seconds: float, ended: Iterable[int] = ()) -> float:
-        """Charges a round to its priority, and removes the requests that ended in it. Returns the time before which
-        nothing changes unless requests come or go.
+        """Charges a round to its priority, and removes the requests that ended in it.
 
-        Rounds that begin earlier need no scheduling: rows are stepped, and the finished ones leave. Interactive work
-        that is alone runs for many rounds in this way. Between two steps each call costs several times as much as in a
-        loop of its own, because the model's weights have evicted it from the caches.
+        Returns:
+            The time before which nothing changes unless requests come or go. Rounds that begin earlier need no
+            scheduling: rows are stepped, and the finished ones leave. Interactive work that is alone runs for many
+            rounds in this way. Between two steps each call costs several times as much as in a loop of its own, because
+            the model's weights have evicted it from the caches.
         """
         interactive, heavy, bulk = self._queues.values()
         is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)

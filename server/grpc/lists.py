@@ -138,9 +138,11 @@ async def generate_many(
     message: messages.GenerateManyRequest, call: Call, log: RequestLog
 ) -> messages.GenerateManyResponse:
     """Answers a list in its order. If the call is cancelled, the rows of all its requests are free within a step.
-    Raises Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its
-    answers are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
-    request.
+
+    Raises:
+        Failed: the call fails as a whole, under the id of its first request. InvalidArgument: the list or its answers
+            are too long. Overloaded: not all requests can be accepted. Unavailable, InternalError: they concern every
+            request.
     """
     try:
         requests = requests_of(message)
@@ -220,8 +222,10 @@ class BatchStream:
         self._reading: asyncio.Task[None]
 
     async def answers(self) -> AsyncGenerator[Any, None]:
-        """Reads, decodes and answers until the caller has half-closed and has all answers. Raises Failed: an error that
-        concerns every request.
+        """Reads, decodes and answers until the caller has half-closed and has all answers.
+
+        Raises:
+            Failed: an error that concerns every request.
         """
         self._reading = reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._log.catalogue.closing.wait())

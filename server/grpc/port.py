@@ -78,8 +78,10 @@ def grpc_server(
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
 ) -> grpc.aio.Server:
-    """Returns a server that does not listen yet. `connection_seconds`: after this time, and the end of its calls, a
-    connection is closed. If None, it never is.
+    """Returns a server that does not listen yet.
+
+    Args:
+        connection_seconds: after this time, and the end of its calls, a connection is closed. If None, it never is.
     """
     limits = (
         ("grpc.max_allowed_incoming_connections", max_connections),
@@ -98,8 +100,10 @@ def grpc_server(
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Binds a server's port, and returns its number; 0 takes a free one. `credentials`: for TLS; if None, connections
-    are not encrypted. Raises UserError: as `listeners`.
+    """Binds a server's port, and returns its number; 0 takes a free one. Raises UserError: as `listeners`.
+
+    Args:
+        credentials: for TLS; if None, connections are not encrypted.
     """
     # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
     # gRPC gets addresses, because it can't resolve all names that the system resolves, such as 127.1.
@@ -121,8 +125,10 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 def listeners(option: str, host: str, port: int) -> list[socket.socket]:
     """Listens on a port at each address of a host; 0 takes the same free port at all of them.
 
-    Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off. Raises UserError:
-    the port is in use, or the host is not this machine's.
+    Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off.
+
+    Raises:
+        UserError: the port is in use, or the host is not this machine's.
     """
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -200,7 +206,9 @@ class GrpcPort:
 
     async def close(self, answered: Callable[[float], Awaitable[None]]) -> None:
         """Ends a server that refuses new requests. Calls are answered; those that arrive last are UNAVAILABLE.
-        `answered`: waits until the calls that are under way have been answered, but no longer than some seconds.
+
+        Args:
+            answered: waits until the calls that are under way have been answered, but no longer than some seconds.
         """
         self._is_closing = True
         if self._replacing is not None:

@@ -105,11 +105,13 @@ async def streamed(
     """Yields tokens of the best hypothesis as soon as they are certain, and then the whole response.
 
     Tokens that have come since the last message share the next one, so a slow reader gets fewer and larger messages.
-    Closing the generator frees the request's rows within a step. Raises AttendantError: the request's outcome, if it is
-    not an answer, or Stalled.
+    Closing the generator frees the request's rows within a step.
 
     Args:
         unread_seconds: a client that takes longer to read a message loses its rows.
+
+    Raises:
+        AttendantError: the request's outcome, if it is not an answer, or Stalled.
     """
     growing = GrowingAnswer(parsed.content, parsed.model.bundle.target_tokenizer)
     has_news = asyncio.Event()

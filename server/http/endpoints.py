@@ -211,7 +211,9 @@ class StreamEndpoint(Endpoint):
 @asynccontextmanager
 async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
     """Cancels the block if the deadline passes, or if the client disconnects; then the code after the block goes on.
-    Raises Failed: the deadline has passed.
+
+    Raises:
+        Failed: the deadline has passed.
     """
     task = asyncio.current_task()
     assert task is not None, "a request is handled by a task"

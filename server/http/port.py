@@ -173,8 +173,10 @@ def _bounded(state: ServerState) -> Iterator[BoundedConnection]:
 async def http_server(
     app: Any, host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
 ) -> AsyncIterator[int]:
-    """Serves the application until the end of the context; yields the bound port. `tls`: returns the context of a new
-    connection, or None if it is not encrypted. Raises UserError: as `listeners`.
+    """Serves the application until the end of the context; yields the bound port. Raises UserError: as `listeners`.
+
+    Args:
+        tls: returns the context of a new connection, or None if it is not encrypted.
     """
     # Errors of clients are not logged, those of the application are.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -171,8 +171,10 @@ def _data_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def show_results(results: Results, *, as_json: bool = False, output: Path | None = None) -> None:
-    """Prints the results, then writes them: if the disk is full, they have been shown. Raises CantWrite: `output` or a
-    run's evaluation.json can't be written. A read-only run is measured without a record.
+    """Prints the results, then writes them: if the disk is full, they have been shown.
+
+    Raises:
+        CantWrite: `output` or a run's evaluation.json can't be written. A read-only run is measured without a record.
     """
     if as_json:
         print(json.dumps(results.to_json(), indent=2, sort_keys=True))
@@ -197,8 +199,10 @@ def _edges(text: str) -> tuple[int, ...]:
 
 
 def measure_confidences(arguments: argparse.Namespace) -> None:
-    """Measures bundles, and prints and writes the results. Raises UserError: a path is a run; an option of metrics, or
-    that can't be; no data; a bundle has no calibration.
+    """Measures bundles, and prints and writes the results.
+
+    Raises:
+        UserError: a path is a run; an option of metrics, or that can't be; no data; a bundle has no calibration.
     """
     for option in OPTIONS_OF_METRICS:
         if getattr(arguments, option):

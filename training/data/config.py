@@ -118,10 +118,13 @@ class CorpusFiles(Table):
 
     @classmethod
     def named(cls, text: str) -> "CorpusFiles":
-        """Returns the files that an option of a command names. Raises UserError: the columns are not two.
+        """Returns the files that an option of a command names.
 
         Args:
             text: FILE; FILE[COLUMN,COLUMN] with two names or numbers; SOURCE,TARGET.
+
+        Raises:
+            UserError: the columns are not two.
         """
         if Path(text).exists():
             return cls(pairs=(text,))

@@ -159,8 +159,10 @@ class PairEncoder:
     num_target_words: int = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields the ids of source and target, pair by pair; at most a chunk of them is in memory. Raises UserError: no
-        pair is left at the end.
+        """Yields the ids of source and target, pair by pair; at most a chunk of them is in memory.
+
+        Raises:
+            UserError: no pair is left at the end.
         """
         config, num_pairs, num_kept = self.config, 0, 0
         max_source_characters = self.source_tokenizer.max_characters(config.max_source_tokens)
@@ -236,8 +238,10 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
 
 
 def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
-    """Returns the corpus of a directory and its survey; None if there is no such directory. Raises UserError: files are
-    missing or have another size than recorded.
+    """Returns the corpus of a directory and its survey; None if there is no such directory.
+
+    Raises:
+        UserError: files are missing or have another size than recorded.
     """
     if not directory.exists():
         return None
@@ -291,11 +295,13 @@ def positions_of(offsets: NDArray[np.int64], indices: NDArray[np.int64] | Sequen
 
 
 def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> CorpusSoftTargets | None:
-    """Returns the soft targets in a folder; None if there is no such folder. Raises UserError: the folder's files don't
-    fit this corpus.
+    """Returns the soft targets in a folder; None if there is no such folder.
 
     Args:
         offsets: [number of pairs + 1] int64, the start of each pair's targets, without EOS.
+
+    Raises:
+        UserError: the folder's files don't fit this corpus.
     """
     if not folder.exists():
         return None
@@ -314,12 +320,14 @@ def store_soft_targets(
     num_symbols: int,
     parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]],
 ) -> None:
-    """Writes soft targets into a folder, which appears whole or not at all. Raises CantWrite: the disk has too little
-    room, before the first part is taken.
+    """Writes soft targets into a folder, which appears whole or not at all.
 
     Args:
         num_positions: P; num_symbols: K.
         parts: positions [n], their symbols [n, K] and probabilities [n, K]; together every position once.
+
+    Raises:
+        CantWrite: the disk has too little room, before the first part is taken.
     """
     shape = (num_positions, num_symbols)
     with new_folder(folder, put=unless_there) as fresh:

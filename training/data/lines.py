@@ -84,8 +84,10 @@ class Problems:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a file in UTF-8, counted from 1, without their ends. Raises UserError: there is no such file,
-    it can't be read, it is not a text; at the end: lines were not UTF-8.
+    """Yields the lines of a file in UTF-8, counted from 1, without their ends.
+
+    Raises:
+        UserError: there is no such file, it can't be read, it is not a text; at the end: lines were not UTF-8.
     """
     problems = Problems()
     for number, line in readable_lines(path, problems):
@@ -152,8 +154,10 @@ def format_of(path: Path) -> str:
 
 
 def source_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file of sources, one per line. Raises UserError: the file is a table, or one of the errors
-    of `numbered_lines`.
+    """Yields the lines of a file of sources, one per line.
+
+    Raises:
+        UserError: the file is a table, or one of the errors of `numbered_lines`.
     """
     if format_of(path) in TABLES:
         raise UserError(f"{path}: sources are read one per line, and this is a table: write its sources to a text file")
@@ -161,8 +165,10 @@ def source_lines(path: Path) -> Iterator[str]:
 
 
 def read_sources(path: Path) -> list[str]:
-    """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out. Raises
-    UserError: no such file, no source in it, bad UTF-8; a table of another format.
+    """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out.
+
+    Raises:
+        UserError: no such file, no source in it, bad UTF-8; a table of another format.
     """
     has_columns = format_of(path) == ".tsv"
     lines = (line.partition("\t")[0] if has_columns else line for line in source_lines(path))

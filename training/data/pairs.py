@@ -67,11 +67,13 @@ def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: lis
     """Yields the pairs of a file, unchanged; bad rows are added to `problems`.
 
     The suffix decides the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; all others are TSV.
-    Raises UserError: the file can't be read, or lacks a column; the first row looks like a header.
 
     Args:
         columns: the two names of a header row, the keys of JSONL, or numbers from 1. If None, there are two columns.
         notes: lines about changes to the file's content are added to this list.
+
+    Raises:
+        UserError: the file can't be read, or lacks a column; the first row looks like a header.
     """
     suffix = format_of(path)
     if suffix in JSON_SUFFIXES:
@@ -219,8 +221,10 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
 
 
 def _text_of(record: Any, name: str) -> str:
-    """Returns the text of a key, or of keys of nested objects: "translation.en"; null is an empty text. Raises
-    ValueError: there is no such key, or its value is not a text.
+    """Returns the text of a key, or of keys of nested objects: "translation.en"; null is an empty text.
+
+    Raises:
+        ValueError: there is no such key, or its value is not a text.
     """
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")

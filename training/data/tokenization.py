@@ -318,12 +318,15 @@ class TargetConfig(TokenizerConfig):
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError:
-    the texts leave no symbol, vocabulary_size has no room for a few characters, or SentencePiece is missing.
+    """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only.
 
     Args:
         config: configuration of a tokenizer that is trained, not of a file.
         texts: bpe and unigram read them twice: first the characters are counted.
+
+    Raises:
+        UserError: the texts leave no symbol, vocabulary_size has no room for a few characters, or SentencePiece is
+            missing.
     """
     steps = normalization_steps(
         config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer in SUBWORDS

@@ -54,8 +54,7 @@ class Vocabulary:
 def read_vocabulary(
     symbols: Symbols, special: Mapping[str, str] | None = None, kind: SymbolKind = "word", *, field: str
 ) -> Vocabulary:
-    """Returns the vocabulary of a side. Raises UserError: the file can't be read, it has a part that bundles can't
-    have, symbols are missing or doubled, or an argument has a wrong type.
+    """Returns the vocabulary of a side.
 
     Args:
         symbols: a list of symbols by their ids, a file with a symbol per line, a `tokenizer.json` of Hugging Face's
@@ -65,6 +64,10 @@ def read_vocabulary(
         kind: for symbols: "word" splits a text at white space, "character" into characters; "tokens" takes no texts,
             only tokens.
         field: the name of the value that is read, for errors: "source_tokenizer", "source.tokenizer".
+
+    Raises:
+        UserError: the file can't be read, it has a part that bundles can't have, symbols are missing or doubled, or an
+            argument has a wrong type.
     """
     name = field
     if kind not in get_args(SymbolKind):
@@ -101,7 +104,9 @@ def read_vocabulary(
 
 def tokenizer_for(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """Returns the tokenizer of a recipe's side: read from its file, or else trained on texts of the training split.
-    Raises UserError: as `read_vocabulary`, or `train_tokenizer`.
+
+    Raises:
+        UserError: as `read_vocabulary`, or `train_tokenizer`.
     """
     if config.file is None:
         return train_tokenizer(config, texts)

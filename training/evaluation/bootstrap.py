@@ -151,7 +151,12 @@ def by_length(
     *,
     num_resamples: int = DEFAULT_RESAMPLES,
 ) -> tuple[LengthBin, ...]:
-    """Returns the metric in each bin of lengths, without empty bins."""
+    """Returns the metric in each bin of lengths, without empty bins.
+
+    Args:
+        lengths: one per example of `statistics`.
+        edges: rising; the last length of each bin but the last.
+    """
     places = np.array([bisect_left(edges, length) for length in lengths])
     bins = []
     for place in range(len(edges) + 1):

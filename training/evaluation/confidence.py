@@ -69,7 +69,11 @@ class Answered:
         ]
 
     def are_right(self, rule: RightRule, examples: Sequence[Example], bundle: Bundle) -> Bools:
-        """Returns [N] bool, True for answers that are right by the references of their examples."""
+        """Returns [N] bool, True for answers that are right by the references of their examples.
+
+        Args:
+            examples: the examples of all texts.
+        """
         # No tokenizer writes the white space that it does not read.
         spaced = bundle.target_tokenizer.spaced
         references = [tuple(map(spaced, examples[place].references)) for place in self.places]
@@ -80,8 +84,11 @@ class Answered:
 def answer_by_default(
     bundle: Bundle, stepper: Stepper, sources: Sequence[Sequence[int]], progress: Callable[[int], None] | None = None
 ) -> Answered:
-    """Decodes sources as requests without options are decoded; those beyond a request's limits are left out. Sources
-    are ids without EOS.
+    """Decodes sources as requests without options are decoded; those beyond a request's limits are left out.
+
+    Args:
+        sources: ids without EOS.
+        progress: called with the number of sources that have just finished.
     """
     manifest = bundle.manifest
     places = [place for place, ids in enumerate(sources) if 0 < len(ids) <= manifest.limits.max_source_tokens]
@@ -278,6 +285,11 @@ def auroc(scores: Floats64, is_positive: Bools, counts: Floats64) -> Floats64:
 
     It is the probability that a positive has a higher score than a negative, with half of a tie (Hanley and McNeil
     1982).
+
+    Args:
+        scores: [N].
+        is_positive: [N].
+        counts: [R, N] how often each counts.
     """
     order = np.argsort(scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
@@ -300,9 +312,15 @@ def measure_confidence(
     num_resamples: int = DEFAULT_RESAMPLES,
     progress: Callable[[int], None] | None = None,
 ) -> Reliability:
-    """Answers examples and inputs of other domains by the bundle's defaults, and measures the confidences. Raises
-    UserError: the bundle has no calibration; no source is within its limits; the metric needs a library that is not
-    installed.
+    """Answers examples and inputs of other domains by the bundle's defaults, and measures the confidences.
+
+    Args:
+        foreign: name and texts of inputs of other domains.
+        progress: called with the number of inputs that have just been answered.
+
+    Raises:
+        UserError: the bundle has no calibration; no source is within its limits; the metric needs a library that is not
+            installed.
     """
     calibration = bundle.manifest.confidence
     if calibration is None:

@@ -203,7 +203,11 @@ def score_references(model: TextModel, decoded: Sequence[Decoded]) -> Floats64:
 
 
 def perplexity_statistics(metric: PerplexityName, scored: Floats64) -> Statistics:
-    """Returns the statistics of a perplexity, from the result of `score_references`."""
+    """Returns a perplexity's statistics, as `take_statistics` those of outputs.
+
+    Args:
+        scored: [3, N], the result of `score_references`.
+    """
     unit, row = ("token", 1) if metric == "perplexity" else ("word", 2)
     return Statistics(
         metric=metric,

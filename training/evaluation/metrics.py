@@ -141,7 +141,9 @@ def bleu_with(tokenizer: BleuTokenizer) -> Any:
 
 def refuse_missing(metrics: Iterable[str], bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER) -> None:
     """Refuses metrics whose library is not installed, as in a server's environment; each is imported by its metric.
-    Raises UserError: names the metric, the library and the package to install.
+
+    Raises:
+        UserError: names the metric, the library and the package to install.
     """
     for metric in metrics:
         library = LIBRARIES.get(metric)

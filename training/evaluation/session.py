@@ -75,8 +75,13 @@ def is_bundle(path: Path) -> bool:
 
 
 def open_bundle_model(path: Path, precision: Precision | None = None, provider: Provider = "cpu") -> OpenedModel:
-    """Opens a bundle as the server does; it is measured by the metrics and the search of its manifest. Raises
-    UserError: the bundle is refused, or lacks the precision; this host lacks the provider.
+    """Opens a bundle as the server does; it is measured by the metrics and the search of its manifest.
+
+    Args:
+        precision: if None, the manifest's default on that provider.
+
+    Raises:
+        UserError: the bundle is refused, or lacks the precision; this host lacks the provider.
     """
     bundle = open_bundle(path)
     manifest = bundle.manifest
@@ -107,8 +112,13 @@ class EvaluationData:
 
 
 def read_data(data: Data, left_out: frozenset[str] = frozenset()) -> EvaluationData:
-    """Reads the examples of files or of pairs in memory, one per source, with all its targets as references. Sources
-    that are left out are counted in the name. Raises UserError: bad or no data.
+    """Reads the examples of files or of pairs in memory, one per source, with all its targets as references.
+
+    Args:
+        left_out: sources that are not measured; the name has their number.
+
+    Raises:
+        UserError: bad or no data.
     """
     if isinstance(data, str | os.PathLike):
         data = CorpusFiles.named(os.fspath(data))

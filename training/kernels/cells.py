@@ -61,7 +61,13 @@ def lstm(product: Tensor, state: CellState) -> CellState:
     """Computes long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
     i, f, o = sigmoid(W x + U h + b); g = tanh(W_g x + U_g h + b_g); c' = f c + i g; h' = o tanh(c').
-    `product` is W x + U h + b, [R, G]; hidden and cell are [R, H].
+
+    Args:
+        product: W x + U h + b, [R, G].
+        state: hidden and cell, [R, H] each.
+
+    Returns:
+        the new state, [R, H] each, like the other cells.
     """
     _, cell = state
     input_gate, forget_gate, candidate, output_gate = product.chunk(4, -1)
@@ -73,7 +79,11 @@ def gru(projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
     """Computes a gated recurrent unit (Cho et al. 2014), with the reset gate after the recurrent product, as in cuDNN.
 
     r, z = sigmoid(W x + U h + b); n = tanh(W_n x + b_n + r (U_n h + b'_n)); h' = (1 - z) n + z h.
-    `projected` is W x + b and `recurrent` U h + b', [R, G]; the hidden state is [R, H].
+
+    Args:
+        projected: W x + b, [R, G].
+        recurrent: U h + b', [R, G].
+        state: hidden, [R, H].
     """
     (hidden,) = state
     reset_input, update_input, candidate_input = projected.chunk(3, -1)
@@ -90,7 +100,12 @@ def adds(kind: CellKind) -> bool:
 
 
 def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> CellState:
-    """Returns the cell's new state. Products are [R, G], W x + U h + b; of a GRU, they are W x + b and U h + b'."""
+    """Returns the cell's new state.
+
+    Args:
+        products: [R, G] each: W x + U h + b; of a GRU, W x + b and U h + b'.
+        state: the old state, [R, H] each.
+    """
     match kind:
         case "lstm":
             return lstm(products[0], state)
@@ -114,14 +129,26 @@ def products_of(weights: RecurrentWeights, inputs: Tensor, state: CellState) -> 
 
 
 def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> Tensor:
-    """Returns the hidden states [R, T, H] of a layer in one direction over inputs [R, T, I], from a state or zeros."""
+    """Runs a layer in one direction over all steps of every row.
+
+    Args:
+        inputs: [R, T, I].
+        state: the first state, [R, H] each. If None, it is zeros.
+
+    Returns:
+        hidden states [R, T, H].
+    """
     first = None if state is None else tuple(part.unsqueeze(0) for part in state)
     outputs: Tensor = rnn(inputs, first[0] if first is not None and len(first) == 1 else first)[0]
     return outputs
 
 
 def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-    """Runs a layer in one direction from zeros over inputs [R, T, I], each row over its own length, at least 1.
+    """Runs a layer in one direction from zeros over each row's own number of steps.
+
+    Args:
+        inputs: [R, T, I].
+        lengths: [R] int64, at least 1.
 
     Returns:
         hidden states [R, T, H], zeros beyond the lengths; and the states at each row's last step, [R, H] each.

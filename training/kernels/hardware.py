@@ -40,12 +40,14 @@ NEVER: Final = 2**31 - 1
 
 
 def choose_device(wanted: WantedDevice, local_rank: int | None = None) -> torch.device:
-    """Returns the device for a recipe's choice. Raises UserError: CUDA is wanted and absent, or has fewer devices than
-    there are processes.
+    """Returns the device for a recipe's choice.
 
     Args:
         wanted: "auto" is CUDA if there is a device, else the CPU.
         local_rank: the number of this process on this machine, if several processes have a GPU each.
+
+    Raises:
+        UserError: CUDA is wanted and absent, or has fewer devices than there are processes.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError('training.device = "cuda", and torch finds no CUDA device here: set it to "cpu" or "auto"')
@@ -108,7 +110,10 @@ def keep_freed_memory() -> bool:
     """Makes the process keep the memory that it frees, for reuse; its resident memory stays at the peak.
 
     A training step allocates the same large tensors again and again. glibc would return them to the kernel each time,
-    which clears every page again, within the step. Returns False, and changes nothing, if the C library is not glibc.
+    which clears every page again, within the step.
+
+    Returns:
+        False if the C library is not glibc, and nothing changes.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
@@ -119,8 +124,10 @@ def keep_freed_memory() -> bool:
 
 
 def choose_precision(wanted: WantedPrecision, device: torch.device) -> PrecisionName:
-    """Returns the precision to train in; "auto" is decided by the hardware. Raises UserError: the device can't compute
-    in the wanted precision, or only slower than in float32.
+    """Returns the precision to train in; "auto" is decided by the hardware.
+
+    Raises:
+        UserError: the device can't compute in the wanted precision, or only slower than in float32.
     """
     if wanted == "auto":
         if computes_bfloat16(device):
@@ -179,6 +186,9 @@ def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """Returns a context in which oneDNN multiplies float32 on the CPU, if it does so exactly.
 
     The choice depends on the hardware alone. The setting is the whole process's; it is restored at the end.
+
+    Args:
+        device: device of the training; only a CPU needs this.
     """
     return _products_in("bf16") if device.type == "cpu" and onednn_is_exact() else nullcontext()
 

@@ -73,6 +73,9 @@ def target_masses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the target distribution without the shares of smoothing.
 
+    Args:
+        like: a tensor with the type and device of the masses.
+
     Returns:
         symbols [N, 1 + K], which may contain the true one twice; the share of each in the distribution, [N, 1 + K]; and
         1 - w, [N].
@@ -88,17 +91,25 @@ def target_masses(
 
 
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
-    """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention [B, T, S] to source positions.
+    """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention to the same positions.
 
-    It is the sum, over `positions` [N] of the flattened [B, T], of sum_s min(a_ts, c_ts), c_ts being the attention on
-    position s before step t.
+    Args:
+        weights: [B, T, S] of attention.
+        positions: [N] int64 indices of the counted places in the flattened [B, T].
+
+    Returns:
+        the sum over them of sum_s min(a_ts, c_ts), c_ts being the attention on position s before step t; a scalar.
     """
     covered = weights.cumsum(1) - weights
     return torch.minimum(weights, covered).sum(-1).flatten().index_select(0, positions).sum()
 
 
 def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:
-    """Returns the share of label smoothing of each symbol, [V], typed as `like` [..., V]; 0 for PAD and BOS."""
+    """Returns the share of label smoothing of each symbol, [V]; 0 for PAD and BOS.
+
+    Args:
+        like: [..., V], with the type and device of the shares.
+    """
     shares = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
     shares[list(NEVER_GENERATED)] = 0
     return shares.mul_(label_smoothing / (len(shares) - len(NEVER_GENERATED)))

@@ -250,8 +250,10 @@ def _several(value: Any) -> list[Any]:
 
 
 def chosen_data(data: Data | None, split: Split | None, runs: Sequence[Path]) -> EvaluationData:
-    """Reads data, or if they are None a split of runs. Raises UserError: there are none, there are both, or torch is
-    not installed.
+    """Reads data, or if they are None a split of runs.
+
+    Raises:
+        UserError: there are none, there are both, or torch is not installed.
     """
     _check_choice("split", split, Split)
     if data is not None:

@@ -70,7 +70,10 @@ def outputs_file(path: Path) -> Iterator[AddOutputs]:
 
     It is a tab-separated table with a header and a line per example, the examples of each decoding in the order of
     their scores: the outputs of the lowest score come first. Several references are joined by " ||| "; white space
-    inside a text is written as one space. Raises CantWrite: the disk is full.
+    inside a text is written as one space.
+
+    Raises:
+        CantWrite: the disk is full.
     """
     with new_file(path) as file:
         file.write("\t".join(COLUMNS) + "\n")

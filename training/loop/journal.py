@@ -42,7 +42,9 @@ class Journal(TrainingCallback):
 
     def record(self, record: Record) -> None:
         """Writes a line of metrics.jsonl, whole or not at all, and each value as a TensorBoard scalar `event/name`.
-        Raises CantWrite: the disk is full.
+
+        Raises:
+            CantWrite: the disk is full.
         """
         head = {"event": record.event, "step": record.step, "epoch": int(record.epochs)}
         with translate_os_errors(self._path):

@@ -48,8 +48,10 @@ class Trainer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint if there is one. The first process writes the run's journal. Raises
-        UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
+        """Resumes from the run's last checkpoint if there is one. The first process writes the run's journal.
+
+        Raises:
+            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
         """
         self._run = experiment.run
         self._recipe = recipe = experiment.recipe
@@ -296,11 +298,13 @@ class Guard:
         self._state = state
 
     def check(self, gradient: Gradient, learning_rate: float, place: str) -> None:
-        """Checks an update before the weights move. Raises UserError: the loss or the gradient is not finite, or the
-        loss has been far above its lowest for long.
+        """Checks an update before the weights move.
 
         Args:
             place: step, epoch and batch, in words.
+
+        Raises:
+            UserError: the loss or the gradient is not finite, or the loss has been far above its lowest for long.
         """
         if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
             raise UserError(

@@ -345,7 +345,11 @@ class Decoder(nn.Module):
         states: list[CellState],
         drops: Sequence[Callable[[Tensor], Tensor]],
     ) -> tuple[Tensor, list[CellState]]:
-        """Runs one step of all layers; returns the output [R, H] of the last and the new states."""
+        """Runs one step of all layers; returns the output [R, H] of the last and the new states.
+
+        Args:
+            drops: the dropout of each layer's output, except the last's.
+        """
         hidden, new_states = inputs, []
         for index, (cell, state) in enumerate(zip(cells, states, strict=True)):
             new_states.append(cell.step(drops[index - 1](hidden) if index else hidden, state))

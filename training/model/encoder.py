@@ -36,7 +36,11 @@ class RecurrentLayer(nn.Module):
         self.backward_rnn = rnn_class(input_size, hidden_size, batch_first=True) if bidirectional else None
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, cells.CellState]:
-        """Runs the layer over inputs [B, S, I] of lengths [B] int64, at least 1.
+        """Runs the layer.
+
+        Args:
+            inputs: [B, S, I].
+            lengths: [B] int64, at least 1.
 
         Returns:
             outputs [B, S, D], arbitrary beyond the lengths; and the last states, each part [B, D]: the forward

@@ -83,7 +83,11 @@ class Ensemble(nn.Module):
     """
 
     def __init__(self, members: Sequence[Seq2Seq]) -> None:
-        """Stores the models. Raises ValueError: no members, or members of several vocabularies or start symbols."""
+        """Takes the models as they are.
+
+        Raises:
+            ValueError: no members, or members of several vocabularies or start symbols.
+        """
         super().__init__()
         kinds = {(model.source_vocabulary_size, model.target_vocabulary_size, model.start_id) for model in members}
         if len(kinds) != 1:

@@ -68,8 +68,10 @@ def natural_edges(lengths: Sequence[int]) -> tuple[int, ...]:
 def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     """Returns the examples that `--examples` names: a number of them, evenly from the data, or a file of sources.
 
-    A line of the file is a source, or a source, a tab and a reference. Raises UserError: a negative number; no such
-    file, bad UTF-8, a table, no source in it, or a text that is too long.
+    A line of the file is a source, or a source, a tab and a reference.
+
+    Raises:
+        UserError: a negative number; no such file, bad UTF-8, a table, no source in it, or a text that is too long.
     """
     if option.startswith("-") and option[1:].isdecimal():
         raise UserError(f"--examples {option}: must be a number of examples, 0 or more, or a file of sources")
@@ -154,14 +156,16 @@ def measure_runs(
     length_unit: LengthUnit | None = None,
     progress: ShowProgress | None = None,
 ) -> list[MeasuredRun]:
-    """Decodes and measures, each run by the search of its recipe, all by the metrics of the first. Raises UserError: a
-    run has no checkpoint, or is damaged.
+    """Decodes and measures, each run by the search of its recipe, all by the metrics of the first.
 
     Args:
         paths: directories of runs, at most MAX_RUNS.
         chosen: examples whose attention is shown.
         length_unit: unit of the bins. If None, the unit suits the sources.
         progress: shows each decoding.
+
+    Raises:
+        UserError: a run has no checkpoint, or is damaged.
     """
     runs = [load_run(path) for path in paths]
     short_names = [path.resolve().name for path in paths]

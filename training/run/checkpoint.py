@@ -154,8 +154,10 @@ def save_checkpoint(
 def publish_checkpoint(
     run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
 ) -> None:
-    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it. Raises
-    CantWrite: the disk is full; the earlier checkpoints are unharmed.
+    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it.
+
+    Raises:
+        CantWrite: the disk is full; the earlier checkpoints are unharmed.
     """
     # A step is saved twice if the training is stopped there, resumed, and then validated.
     names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
@@ -193,8 +195,10 @@ def validated_checkpoints(run: Run) -> list[Path]:
 
 
 def remove_strays(run: Run, *, num_kept: int = 0) -> None:
-    """Removes unfinished checkpoints, and all but the best, the last and the last `num_kept` validated ones. Raises
-    CantWrite: the folder can't be changed; the checkpoints with a link are unharmed.
+    """Removes unfinished checkpoints, and all but the best, the last and the last `num_kept` validated ones.
+
+    Raises:
+        CantWrite: the folder can't be changed; the checkpoints with a link are unharmed.
     """
     if not run.checkpoints.is_dir():
         return
@@ -220,7 +224,9 @@ def load_state(directory: Path) -> TrainingState:
 
 def weights_digest(directory: Path) -> str:
     """Returns "sha256:" and the digest of the published weights in state.json; loading compares the file with it.
-    Raises UserError: state.json can't be read.
+
+    Raises:
+        UserError: state.json can't be read.
     """
     return f"sha256:{load_content(directory)['sha256'][MODEL_FILE]}"
 
@@ -235,12 +241,14 @@ def resume_checkpoint(
 ) -> TrainingState:
     """Restores weights, optimizer and this process's random state.
 
-    A moving average that is new in this run begins with the present weights. Raises UserError: a damaged file, or
-    averaged weights without an optimizer's state.
+    A moving average that is new in this run begins with the present weights.
 
     Args:
         device: device of the training. If None, it is the CPU.
         rank: this process's.
+
+    Raises:
+        UserError: a damaged file, or averaged weights without an optimizer's state.
     """
     content = load_content(directory)
     if OPTIMIZER_FILE not in content["sha256"]:

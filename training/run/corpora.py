@@ -109,12 +109,15 @@ class Corpora:
 
 
 def prepare_corpora(recipe: Recipe, folder: Path, tokenizers: Tokenizers | None, begun: Run | None = None) -> Corpora:
-    """Reads all splits. Raises UserError: bad or no data; other data than `begun` has.
+    """Reads all splits.
 
     Args:
         folder: has a directory for each tokenized training split, named by its key.
         tokenizers: those of a run that is resumed, or whose weights are taken. If None, they are trained.
         begun: the run that is resumed, if one is.
+
+    Raises:
+        UserError: bad or no data; other data than `begun` has.
     """
     files = {split: named for split in SPLITS if (named := recipe.data.files(split)) is not None}
     digests, digest = digests_of(files)
@@ -183,8 +186,15 @@ def prepare_training_split(
     folder: Path,
     tokenizers: Tokenizers | None,
 ) -> TrainingSplit:
-    """Reads the training split, a pair at a time; the files are read as often as needed. Raises UserError: bad rows; no
-    pair is left.
+    """Reads the training split, a pair at a time; the files are read as often as needed.
+
+    Args:
+        digest: digest of the files of all splits.
+        held_out: split -> its sources.
+        folder, tokenizers: see `prepare_corpora`.
+
+    Raises:
+        UserError: bad rows; no pair is left.
     """
     config = recipe.data
     surveyed = None
@@ -225,6 +235,9 @@ def survey(
     """Counts pairs, and returns which of them are trained on: [num_pairs] bool.
 
     Reads all pairs once and keeps 17 bytes of each: a digest, and a flag of held-out sources.
+
+    Args:
+        held_out: split -> its sources, compared as the files have them.
     """
     held_out_sources = frozenset[str]().union(*held_out.values())
     shared_sources: set[str] = set()
@@ -313,8 +326,10 @@ def _key(recipe: Recipe, digest: str, tokenizers: Tokenizers) -> str:
 
 
 def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
-    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading. Raises
-    UserError: a file can't be read, or is a pipe.
+    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading.
+
+    Raises:
+        UserError: a file can't be read, or is a pipe.
     """
     paths = dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
     for path in paths:
@@ -348,8 +363,10 @@ class _HeldOut:
 
 
 def _read_held_out(files: Mapping[Split, SplitFiles]) -> _HeldOut:
-    """Reads the held-out splits. Raises UserError: no pairs; bad rows of all splits together, of the training split
-    too.
+    """Reads the held-out splits.
+
+    Raises:
+        UserError: no pairs; bad rows of all splits together, of the training split too.
     """
     held_out, refusals = _HeldOut(), []
     for split in HELD_OUT:

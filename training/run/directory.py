@@ -132,8 +132,10 @@ class Run:
 
 
 def read_json(path: Path, kind: type[Content], *keys: str) -> Content:
-    """Returns the content of a run's JSON file: an object that has these keys, or an array of such objects. Raises
-    UserError: it can't be read, is of another kind, or lacks a key.
+    """Returns the content of a run's JSON file: an object that has these keys, or an array of such objects.
+
+    Raises:
+        UserError: it can't be read, is of another kind, or lacks a key.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -109,7 +109,14 @@ def text_model_of(
 
 
 def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
-    """Opens a run for evaluation or export. Raises UserError: not a run, no checkpoint yet, a damaged file."""
+    """Opens a run for evaluation or export.
+
+    Args:
+        which: "best" or "last".
+
+    Raises:
+        UserError: not a run, no checkpoint yet, a damaged file.
+    """
     run = Run(Path(path))
     recipe = run.recipe()
     if which not in (BEST, LAST):
@@ -147,8 +154,13 @@ def _loaded(run: Run, recipe: Recipe, directory: Path) -> LoadedRun:
 
 
 def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[LoadedRun]:
-    """Opens runs that predict together. Raises UserError: a run can't be opened, or has another tokenizer, start symbol
-    or end of sources than the first.
+    """Opens runs that predict together.
+
+    Args:
+        option: the option that names them, for errors.
+
+    Raises:
+        UserError: a run can't be opened, or has another tokenizer, start symbol or end of sources than the first.
     """
     loaded = [load_run(path, which) for path in paths]
     first = loaded[0]
@@ -169,8 +181,10 @@ def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[
 
 
 def open_runs(paths: Sequence[Path], option: str = "", checkpoint: str = BEST) -> OpenedModel:
-    """Opens a run, or several as one ensemble, to be measured by the first one's recipe. Raises UserError: as
-    `load_members`.
+    """Opens a run, or several as one ensemble, to be measured by the first one's recipe.
+
+    Raises:
+        UserError: as `load_members`.
     """
     loaded = load_members(paths, option, checkpoint)
     weights = "" if checkpoint == BEST else f"{checkpoint} checkpoint"
@@ -198,8 +212,10 @@ def model_of_runs(loaded: Sequence[LoadedRun]) -> TextModel:
 def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
     """Reads the held-out split that the recipes of all runs name, without the sources that any run was trained on.
 
-    Runs may have copies of it, e.g. of pairs in memory. Raises UserError: a recipe names no such split, or another one
-    than the first; bad or no data.
+    Runs may have copies of it, e.g. of pairs in memory.
+
+    Raises:
+        UserError: a recipe names no such split, or another one than the first; bad or no data.
     """
     files_of_runs = [held_out_files(path, split) for path in runs]
     first = files_of_runs[0]
@@ -222,16 +238,23 @@ def held_out_files(path: Path, split: Split) -> SplitFiles:
 
 
 def starting_run(recipe: Recipe) -> Run | None:
-    """Returns the run that `training.start_from` names. If None, the training starts from random weights. Raises
-    UserError: it is not a run, has no checkpoint, or has another architecture or other tokenizers.
+    """Returns the run that `training.start_from` names. If None, the training starts from random weights.
+
+    Raises:
+        UserError: it is not a run, has no checkpoint, or has another architecture or other tokenizers.
     """
     name = recipe.training.start_from
     return None if name is None else _named_run(recipe, "training.start_from", name, ("source", "target", "model"))
 
 
 def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
-    """Returns the runs that `distillation.teachers` names. Raises UserError: as `starting_run`, except for the
-    architecture.
+    """Returns the runs that `distillation.teachers` names.
+
+    Args:
+        start: the run that the training starts from; its tokenizers must be the teachers' too.
+
+    Raises:
+        UserError: as `starting_run`, except for the architecture.
     """
     option = "distillation.teachers"
     runs = [_named_run(recipe, option, name, ("source", "target")) for name in recipe.distillation.teachers]
@@ -261,9 +284,17 @@ def _named_run(recipe: Recipe, option: str, name: str, equal_tables: Collection[
 def load_initial_weights(
     recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]
 ) -> dict[str, Any]:
-    """Gives the model the published weights of the starting run's best checkpoint, or word vectors. Returns the content
-    of start.json, which is empty if the model keeps its random weights. Raises UserError: word vectors can't be read,
-    have another size than the embeddings, or belong to no symbol.
+    """Gives the model the published weights of the starting run's best checkpoint, or word vectors.
+
+    Args:
+        start: the result of `starting_run`.
+        tokenizers: "source" and "target".
+
+    Returns:
+        the content of start.json; empty if the model keeps its random weights.
+
+    Raises:
+        UserError: word vectors can't be read, have another size than the embeddings, or belong to no symbol.
     """
     if start is not None:
         directory = checkpoint_path(start, BEST)
@@ -299,8 +330,18 @@ def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArr
     """Reads word vectors in the text format of word2vec, GloVe and fastText, line by line.
 
     Each line is a word and its numbers, separated by spaces or tabs. A first line may have the number of words and of
-    numbers. If a word occurs twice, the first vector counts. Returns ids [K] and their vectors [K, E]. Raises
-    UserError: the file can't be read; a line has another size, or numbers that are not finite; no word matches.
+    numbers. If a word occurs twice, the first vector counts.
+
+    Args:
+        path: UTF-8; may be compressed.
+        words: word -> id.
+        size: E.
+
+    Returns:
+        ids [K], and their vectors [K, E].
+
+    Raises:
+        UserError: the file can't be read; a line has another size, or numbers that are not finite; no word matches.
     """
     vectors: dict[int, NDArray[np.float32]] = {}
     problems = Problems()
