@@ -67,7 +67,9 @@ def _spec(value: ir.Value) -> TensorSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedPair:
     """The two graphs of one precision, and the tensors that pass between them; see GraphPair of the manifest.
-    `arithmetic` of int8 and fp16 states how a matrix, tensor or operation is computed or stored, and why.
+
+    Attributes:
+        arithmetic: of int8 and fp16: matrix, tensor or operation -> how it is computed or stored, and why.
     """
 
     encoder: TracedGraph

@@ -174,7 +174,10 @@ WARM_UP = 10
 
 class MovingAverage:
     """A moving average of the weights. After n updates a' = d a + (1 - d) w, with d = min(decay, (1 + n) / (10 + n)),
-    so that the first weights, which are random, lose their influence fast. `model` is a copy with the averaged weights.
+    so that the first weights, which are random, lose their influence fast.
+
+    Attributes:
+        model: a copy with the averaged weights.
     """
 
     def __init__(self, model: Seq2Seq, decay: float) -> None:

@@ -110,7 +110,11 @@ class TrainerConfig(Table):
         return ceil(num_batches / self.accumulate_batches)
 
     def step_limit(self, num_batches: int) -> int | None:
-        """Returns the updates after which max_steps or max_epochs ends the training; None if neither is set."""
+        """Returns the updates after which max_steps or max_epochs ends the training; None if neither is set.
+
+        Args:
+            num_batches: batches of an epoch.
+        """
         by_epochs = None if self.max_epochs is None else self.max_epochs * self.steps_of_an_epoch(num_batches)
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
@@ -207,7 +211,11 @@ class Recipe(Table):
             yield f"training would never end: set {limits}, or validation.patience"
 
     def differences(self, other: Self, names: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
-        """Yields the fields in which another recipe differs: dotted name, own value and the other's."""
+        """Yields the fields in which another recipe differs: dotted name, own value and the other's.
+
+        Args:
+            names: names of the compared tables and fields.
+        """
         here, there = self.fields(), other.fields()
         for field in here | there:
             own, theirs = here.get(field), there.get(field)

@@ -100,7 +100,11 @@ def are_symbols(texts: Sequence[str]) -> bool:
 
 
 def suspicions(pairs: Sequence[Pair]) -> list[str]:
-    """Returns a line for each sign of wrong pairs, with its share of the pairs and an example."""
+    """Returns a line for each sign of wrong pairs, with its share of the pairs and an example.
+
+    Args:
+        pairs: not empty.
+    """
     scripts = [next(iter(script_shares(getattr(pair, side) for pair in pairs)), "") for side in ("source", "target")]
 
     def is_swapped(pair: Pair) -> bool:
@@ -130,7 +134,12 @@ def shortened(pair: Pair) -> str:
 
 def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a recipe for these files, and lines that explain it. The same files give the same recipe.
-    Raises UserError: bad rows; no pairs; too few different sources to hold some out.
+
+    Args:
+        name: how errors name the files; if empty, by their paths.
+
+    Raises:
+        UserError: bad rows; no pairs; too few different sources to hold some out.
     """
     sources = set[str]()
 
@@ -259,8 +268,18 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str
 def recipe_of_inputs(
     inputs: Inputs, overrides: recipe.Overrides = (), keep_pairs: recipe.KeepPairs | None = None
 ) -> tuple[recipe.Recipe, list[str]]:
-    """Returns the recipe of the inputs of a training, or one chosen for their pairs. Lines explain a choice. Raises
-    UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
+    """Returns the recipe of the inputs of a training, or one chosen for their pairs.
+
+    Args:
+        inputs: files of pairs are named as `CorpusFiles.named` takes them.
+        overrides: see `load_recipe`.
+        keep_pairs: stores pairs in memory; if None, they are refused.
+
+    Returns:
+        the recipe, and lines that explain the choice.
+
+    Raises:
+        UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
     if isinstance(inputs, recipe.Recipe):
         inputs = inputs.model_dump(mode="json", exclude_none=True)

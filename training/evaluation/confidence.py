@@ -106,8 +106,10 @@ def answer_by_default(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A value with its 95 % interval, which is None without resamples, and for a value of a single answer. A value that
-    does not exist, such as the share of warnings among no wrong answers, is None.
+    """A value with its 95 % interval, which is None without resamples, and for a value of a single answer.
+
+    Attributes:
+        value: None if it does not exist, such as the share of warnings among no wrong answers.
     """
 
     value: float | None
@@ -116,7 +118,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityBin:
-    """Answers with a confidence from `low` to `high`."""
+    """Answers with a confidence from `low` to `high`.
+
+    Attributes:
+        confidence: their mean confidence.
+        share_right: the share of right answers among these.
+    """
 
     low: float
     high: float

@@ -306,7 +306,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All measurements of one decoding. Statistics are in the order of the measurements."""
+    """All measurements of one decoding.
+
+    Attributes:
+        statistics: statistics of each metric, in the order of `measurements`, for comparisons.
+    """
 
     options: DecodingOptions
     statistics: tuple[Statistics, ...] = field(compare=False, repr=False)

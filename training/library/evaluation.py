@@ -220,6 +220,9 @@ def kept_by(models: Iterable[Path]) -> list[Path]:
 def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
     """Checks a file to write before anything is decoded.
 
+    Args:
+        used: files that it must not be, and folders that it must not be in.
+
     Raises:
         UserError: it is a directory, has none, is in use, or has the name of a compressed file.
         CantWrite: its directory can't be written to.
@@ -337,8 +340,11 @@ def _refuse_idle(config: EvaluationConfig, bleu_tokenizer: str | None, length_un
 
 
 def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices: Sequence[Sequence[Any]]) -> None:
-    """Refuses options of a search that have no effect on any search of a model. `choices` are the values of each of
-    SEARCH_OPTIONS; None is the configuration's own.
+    """Refuses options of a search that have no effect on any search of a model.
+
+    Args:
+        configs: the model's configuration, for each search.
+        choices: the values of each of SEARCH_OPTIONS; None is the configuration's own.
     """
     chosen = {
         name: value

@@ -57,8 +57,10 @@ NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs. The batches, each [B] int64,
-    are the same in every validation.
+    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs.
+
+    Attributes:
+        batches: of the pairs whose loss is taken, each [B] int64; the same in every validation.
     """
 
     recipe: Recipe
@@ -131,8 +133,14 @@ def prepare(
     """Reads the data, trains the tokenizers or takes the run's own, and writes the run's metadata.
 
     A run that begins with another's weights, or learns from others, takes their tokenizers too. The first process
-    prepares while the others wait; they then read the results in the run directory. Raises UserError: bad data; the run
-    was begun with another recipe or other data; the run to start from does not fit.
+    prepares while the others wait; they then read the results in the run directory.
+
+    Args:
+        announce: shows a line.
+        progress: shows the teachers' work.
+
+    Raises:
+        UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
     """
     processes = processes or Processes()
     device = hardware.choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
@@ -191,8 +199,14 @@ def _is_tokenizer_of(run: Run, field: str, recipe: Recipe) -> bool:
 def check_memory(
     model: ModelConfig, source_size: int, target_size: int, *, optimizer: str, device: torch.device
 ) -> None:
-    """Refuses a model whose training does not fit into memory, before it is built. Raises UserError: weights, gradients
-    and the optimizer's averages need more memory than there is.
+    """Refuses a model whose training does not fit into memory, before it is built.
+
+    Args:
+        source_size, target_size: sizes of the vocabularies.
+        optimizer: a key of NUMBERS_PER_WEIGHT.
+
+    Raises:
+        UserError: weights, gradients and the optimizer's averages need more memory than there is.
     """
     with torch.device("meta"):
         num_parameters = Seq2Seq(model, source_size, target_size).num_parameters
@@ -235,8 +249,14 @@ def _with_soft_targets(
     no teachers, the split as it is and None.
 
     Soft targets are kept on disk, not computed with each batch: they are the same in every epoch, and a teacher's
-    forward pass takes a third of a training step. A resumed run has no `teachers`: teachers.json then names them.
-    Raises UserError: a teacher can't be opened, or starts or ends its texts differently from the first.
+    forward pass takes a third of a training step.
+
+    Args:
+        run: the run that learns.
+        teachers: empty if the run is resumed: teachers.json then names them.
+
+    Raises:
+        UserError: a teacher can't be opened, or starts or ends its texts differently from the first.
     """
     config, offsets = recipe.distillation, train.corpus.targets.offsets
     if not config.teachers:

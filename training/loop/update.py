@@ -174,6 +174,10 @@ def training_loss(
 ) -> tuple[Tensor, Tensor]:
     """Computes the loss of a batch's target tokens (training/kernels/loss.py).
 
+    Args:
+        coverage_loss: the weight of `repeated_attention`.
+        sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
+
     Returns:
         the sum of smoothed cross-entropy and coverage loss in nats, a scalar; and the cross-entropy of the true symbols
         alone, which has no gradient.
@@ -200,7 +204,10 @@ def training_loss(
 
 class Updater:
     """Updates a model. In any number of batches and processes, the same pairs give the same gradient: the loss is
-    normalized over all target tokens of an update. A checkpoint has fp16's `scaler`.
+    normalized over all target tokens of an update.
+
+    Attributes:
+        scaler: fp16's, part of a checkpoint.
     """
 
     def __init__(

@@ -174,6 +174,9 @@ class Attention(nn.Module):
 
     One function for teacher forcing (Q: all target positions), for the loop over time (Q = 1) and for a decoding step
     (Q: the rows of a source). What depends on the source alone passes through `source_tensors`.
+
+    Attributes:
+        source_names: the names of the source tensors.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -271,7 +274,11 @@ LEAST_SHARE = 1e-30  # Smaller shares of the attention are raised to this, so th
 
 
 class Copying(nn.Module):
-    """The probability of copying, and of each symbol to copy."""
+    """The probability of copying, and of each symbol to copy.
+
+    Attributes:
+        gate: a linear layer of context, state and embedded previous symbol; the logit of generating.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

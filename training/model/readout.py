@@ -21,8 +21,10 @@ IMPOSSIBLE = -1e9
 
 
 class Output(nn.Module):
-    """logits = W x + b; PAD and BOS can't be generated. Without a weight [V, P] of its own it takes the embeddings'
-    (tied).
+    """logits = W x + b; PAD and BOS can't be generated.
+
+    Attributes:
+        weight: [V, P]. If None, the embeddings' weights are used (tied).
     """
 
     never: Tensor
@@ -78,7 +80,11 @@ class ConcatenationReadout(Readout):
 
 
 class ProjectedReadout(Readout):
-    """A readout with one product: P = H."""
+    """A readout with one product: P = H.
+
+    Attributes:
+        project: the product.
+    """
 
     project: nn.Linear
 

@@ -80,6 +80,11 @@ class Ensemble(nn.Module):
 
     The members may differ in architecture and size. They share both vocabularies and the start symbol. A TorchStepper
     accepts an ensemble instead of a model. State tensors are the members' own; each name has the member's number.
+
+    Attributes:
+        members: the models.
+        start_id: the input of the first step.
+        target_vocabulary_size: V.
     """
 
     def __init__(self, members: Sequence[Seq2Seq]) -> None:

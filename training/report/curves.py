@@ -17,7 +17,11 @@ MAX_POINTS = 400  # Points of a curve in a picture; more are averaged in groups.
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values over the course of a training. Rising steps [N], seconds [N] of the training so far, and values [N]."""
+    """Values over the course of a training.
+
+    Attributes:
+        steps: [N] rising; seconds: [N] of the training so far; values: [N].
+    """
 
     steps: NDArray[np.float64]
     seconds: NDArray[np.float64]

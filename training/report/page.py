@@ -151,7 +151,11 @@ def _maps(run: MeasuredRun) -> dict[str, list[Picture]]:
 
 
 def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = None) -> Picture:
-    """Draws the attention of an output, by the weights at a step of the training, or the best ones if it is None."""
+    """Draws the attention of an output.
+
+    Args:
+        step: step of the training. If None, the weights are the run's best.
+    """
     example, output = attended.decoded.example, attended.decoded.text
     source, text = isolated(example.source), isolated(output)
     caption = [f"{source} → {text}"] if step is None else [f"step {step:,}: {text}"]
@@ -213,8 +217,10 @@ def pictures_html(pictures: Sequence[Picture]) -> str:
 
 
 def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
-    """Returns the report as Markdown, users' texts escaped, and its pictures by file name. The text refers to its
-    pictures in `folder`.
+    """Returns the report as Markdown, users' texts escaped, and its pictures by file name.
+
+    Args:
+        folder: folder of the pictures, as the text refers to it.
     """
     pictures: dict[str, str] = {}
 

@@ -237,7 +237,11 @@ def _title(metric: str) -> str:
 
 @contextmanager
 def styled_figure(size: tuple[float, float] | None = None) -> Iterator[Figure]:
-    """Yields a figure in the style of a report, which applies until the context ends."""
+    """Yields a figure in the style of a report, which applies until the context ends.
+
+    Args:
+        size: width and height in inches. If None, the style's.
+    """
     with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=size)
         FigureCanvasSVG(figure)
