@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed, shown
 from attendant.runtime.files import FULL, UNWRITABLE, CantWrite
 from attendant.runtime.process import has_abandoned_work, open_standard_streams
-from attendant_client.command import INTERRUPTED
+from attendant_client.command import INTERRUPTED, path_argument
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
 from attendant_client.command import give_up_output as give_up_output  # noqa: PLC0414  # The server imports it from here.
 from attendant_client.command import set_variables as set_variables  # noqa: PLC0414  # The server imports it from here.
@@ -32,6 +33,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         # An abbreviation of one option would become another option's when that is added.
         super().__init__(allow_abbrev=False, **options)
+        self.register("type", Path, path_argument)
         self.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def error(self, message: str) -> NoReturn:

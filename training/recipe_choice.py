@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from attendant.runtime.errors import UserError, escaped, shown
+from attendant.runtime.files import path_of
 from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory
@@ -325,4 +326,6 @@ def named_inputs(inputs: Any) -> list[str]:
             f"recipe={shown(inputs)}: must be a recipe's file, folder, name or tables, files of pairs, or pairs in "
             "memory"
         )
+    for name in names:
+        path_of("recipe", name)
     return [os.fspath(name) for name in names]

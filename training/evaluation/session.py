@@ -15,6 +15,7 @@ from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision, Provider
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import path_of
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import (
@@ -121,6 +122,7 @@ def read_data(data: Data, left_out: frozenset[str] = frozenset()) -> EvaluationD
         UserError: bad or no data.
     """
     if isinstance(data, str | os.PathLike):
+        path_of("data", data)
         data = CorpusFiles.named(os.fspath(data))
     read = PairReader(data) if isinstance(data, CorpusFiles) else _whole_pairs(data)
     num_huge = 0

@@ -1,5 +1,6 @@
 """The command `attendant`: calls a server, or a bundle, from the terminal and in pipelines; and all other commands."""
 
+import argparse
 import io
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TextIO
 
 INTERRUPTED = 130
@@ -106,6 +108,17 @@ def suggestion(word: str, choices: Iterable[str], prefix: str = "") -> str:
     choices = list(choices)
     near = [choice for choice in choices if choice.startswith(word)] or get_close_matches(word, choices, n=1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def path_argument(name: str) -> Path:
+    """Returns an argument as a path. An empty one, as of an unset variable of a shell, would be the working directory.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
+    if not name:
+        raise argparse.ArgumentTypeError("is empty, must be a path")
+    return Path(name)
 
 
 def set_variables(*names: str, environment: Mapping[str, str] = os.environ) -> str:

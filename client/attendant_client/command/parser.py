@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import ended_by_interrupts, set_variables, suggestion
+from attendant_client.command import ended_by_interrupts, path_argument, set_variables, suggestion
 from attendant_client.command.asking import generate, health, models, remedy, score
 from attendant_client.target import with_port
 from attendant_client.types import OF_BUNDLE, DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
@@ -248,6 +248,7 @@ class _Parser(argparse.ArgumentParser):
         formatter = argparse.RawDescriptionHelpFormatter
         # `--server` was taken for `--server-name`.
         super().__init__(epilog=EPILOG, formatter_class=formatter, allow_abbrev=False, **options)
+        self.register("type", Path, path_argument)
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""

@@ -300,6 +300,7 @@ NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
         (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
         (["generate", "a", "--trace-candidates", "33"], "--trace-candidates: "),
         (["generate", "a", "--masked-source-positions", "0,1"], "--masked-source-positions: "),
+        (["generate", "a", "--bundle", ""], "--bundle: is empty, must be a path"),
         (["generate", "a", "-"], "attendant generate: `-` reads the sources from standard input"),
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),

@@ -49,6 +49,13 @@ def test_an_unknown_argument_is_refused_in_one_line(argument: str) -> None:
         CommandParser(prog="name").parse_args([argument])
 
 
+def test_an_empty_path_is_refused() -> None:
+    parser = CommandParser(prog="name")
+    parser.add_argument("run", type=Path)
+    with pytest.raises(UserError, match=r"^argument run: is empty, must be a path; see name --help$"):
+        parser.parse_args([""])
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_command("name", lambda: 1 // 0)

@@ -79,6 +79,7 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
         ({"outputs": 3}, "outputs=3: must be a path"),
         ({"beam_size": [[4]]}, r"--beam-size \[4\]: must be a valid integer"),
         ({"data": 3}, r"data=3: must be files of pairs, or pairs \(source, target\)"),
+        ({"data": "a\0b"}, r"data='a\\x00b': must be a path"),
         ({"data": [("a", "b")], "split": "test"}, "--split test: is of a run's own data, and --data gives others"),
         ({"by_length": [3, 2]}, r"--by-length \[3, 2\]: must be whole numbers that rise"),
         ({"length_penalty": [0, 1]}, "--length-penalty 1: has no effect on the greedy search of"),

@@ -168,6 +168,8 @@ class Frame(metaclass=Names):
         ([("a", "b")], {}, r"^data\.train has 1 different sources, and 20 are needed"),
         (Frame(), {}, r"data\.train is a data frame: give its rows"),
         (Frame, {}, r"recipe=.{1,400}: must be a recipe's file"),
+        ("a\0b", {}, r"recipe='a\\x00b': must be a path"),
+        (["tiny.toml", ""], {}, "recipe='': must be a path"),
         ({}, {"output": None}, "output: a recipe or pairs in memory have no name"),
         ([("a", "b"), ("a",)], {}, r"data.train\[1\] = \('a',\): must be a pair of texts, \(source, target\)"),
         ([{"en": "a", "fr": "b"}], {}, r"data.train\[0\] = \{'en': 'a', 'fr': 'b'\}: must be a pair of texts"),
