@@ -4,10 +4,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -120,9 +120,9 @@ class Trainer:
                 callback.begin(start)
                 # ExitStack passes the exception's type, itself and its traceback.
                 stack.push(lambda kind, error, trace, callback=callback: callback.end(error))
-            interrupted = stack.enter_context(interruption())
+            interruption = stack.enter_context(Interruption())
             while True:
-                if self._processes.any(interrupted.is_set()):
+                if self._processes.any(interruption.requested):
                     self._save(best=False)
                     raise KeyboardInterrupt(f"stopped at step {self.state.step}; --resume goes on from there")
                 if self._validation_is_due():
@@ -330,23 +330,26 @@ class Guard:
         return 0 < self._config.divergence_updates <= state.num_high_losses
 
 
-@contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """Yields an event that Ctrl-C and SIGTERM set, so that the running step is finished and saved first.
+class Interruption:
+    """A context in which Ctrl-C and SIGTERM set `requested`, so that the running step is finished and saved first.
 
     A second signal ends the process at once. Only the main thread can receive them: elsewhere, nothing is changed.
     """
-    requested = threading.Event()
 
-    def receive(number: int, frame: FrameType | None) -> None:
-        if requested.is_set():
-            raise KeyboardInterrupt
-        requested.set()
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
 
-    is_main = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.signal(number, receive) for number in SIGNALS} if is_main else {}
-    try:
-        yield requested
-    finally:
-        for number, handler in previous.items():
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
