@@ -6,7 +6,7 @@ Shapes: N members or bans, B sources, R rows, S source positions, V target vocab
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -155,17 +155,43 @@ def _own(tensors: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
+class Decodable(Protocol):
+    """A model that a TorchStepper decodes with: a Seq2Seq, an Ensemble, or a module with their methods."""
+
+    target_vocabulary_size: int
+    training: bool
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded: ...
+
+    def step(
+        self,
+        previous_ids: Tensor,
+        row_tensors: Mapping[str, Tensor],
+        source_tensors: Mapping[str, Tensor],
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]: ...
+
+    def to(self, device: torch.device) -> Any: ...
+
+    def eval(self) -> Any: ...
+
+    def train(self) -> Any: ...
+
+
 class TorchStepper:
     """Decodes with a model in memory: takes and returns numpy arrays, and computes with torch tensors on the device.
 
-    The model is a Seq2Seq, an Ensemble, or a module with their `encode`, `step` and `target_vocabulary_size`. It is not
-    copied. It is in evaluation mode during each call, and its training may continue between calls.
+    The model is not copied. It is in evaluation mode during each call, and its training may continue between calls.
     """
 
-    def __init__(self, model: Any, device: torch.device | str = "cpu") -> None:
+    def __init__(self, model: Decodable, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._model = model.to(self._device)
-        self.vocabulary_size: int = model.target_vocabulary_size
+        self._model: Decodable = model.to(self._device)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._model.target_vocabulary_size
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         source_ids, lengths = pad_sources(sources, PAD_ID)
@@ -241,7 +267,7 @@ class TorchStepper:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: Decodable | nn.Module) -> Iterator[None]:
     """Disables gradients and dropout in its context; restores the model's mode at the end."""
     was_training = model.training
     if was_training:
