@@ -387,6 +387,7 @@ def config_parser() -> CommandParser:
     parser.add_argument(
         "bundles",
         metavar="BUNDLE",
+        type=Path,
         nargs="*",
         help="folders made by `attendant export`, or repositories of them (NAME/VERSION/), which are watched for "
         f"changes while the server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
@@ -418,12 +419,11 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
         raise UserError(
             f"--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out{names}"
         )
-    bundles = arguments["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
+    named = environment.get(BUNDLES_VARIABLE, "").split(os.pathsep)
+    bundles = arguments["bundles"] or [Path(name) for name in named if name]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")
-    if "" in bundles:
-        raise UserError("BUNDLE is '', must be a folder that `attendant export` made")
-    return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
+    return ServerConfig(bundles=tuple(bundles), **values)
 
 
 def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from attendant.runtime.command import Command, CommandParser, exit_command
@@ -64,7 +65,11 @@ def serve_parser() -> CommandParser:
         "`serve shutdown` of Ray ends it."
     )
     parser.add_argument(
-        "bundles", metavar="BUNDLE", nargs="+", help="folders made by `attendant export`, at the same path on all nodes"
+        "bundles",
+        metavar="BUNDLE",
+        type=Path,
+        nargs="+",
+        help="folders made by `attendant export`, at the same path on all nodes",
     )
     replicas = parser.add_argument_group("replicas")
     counts: dict[str, Any] = {"type": _count, "metavar": "NUMBER"}

@@ -108,7 +108,7 @@ def test_bundles_are_read_from_the_environment() -> None:
     assert parse("d", ATTENDANT_BUNDLES="a:b/c").bundles == (Path("d"),)
     with pytest.raises(UserError, match=r"no bundle: .*ATTENDANT_BUNDLES"):
         parse()
-    with pytest.raises(UserError, match="BUNDLE is '', must be a folder"):
+    with pytest.raises(UserError, match="argument BUNDLE: is empty, must be a path"):
         parse("a", "")
 
 
