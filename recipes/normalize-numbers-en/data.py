@@ -7,7 +7,7 @@ of each value; this file has the values that are trained and tested.
 
 import random
 from calendar import day_name
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
@@ -304,22 +304,25 @@ def _draw_money(generator: random.Random) -> Value:
     return values.signed(sign, values.money(symbol, whole, cents))
 
 
+def _hour_and_half(generator: random.Random, halves: Sequence[str] = ("", "a.m.", "p.m.")) -> tuple[int, str]:
+    """Draws the half of the day, and an hour that fits it: without a half, of 24."""
+    half = generator.choice(halves)
+    return (generator.randint(1, 12) if half else generator.randint(0, 23)), half
+
+
 def _draw_time(generator: random.Random) -> Value:
-    half = generator.choice(("", "a.m.", "p.m."))
-    hour = generator.randint(1, 12) if half else generator.randint(0, 23)
+    hour, half = _hour_and_half(generator)
     return times.time_of_day(hour, generator.choice((0, generator.randint(0, 59))), half)
 
 
 def _draw_time_in_zone(generator: random.Random) -> Value:
-    half = generator.choice(("", "a.m.", "p.m."))
-    hour = generator.randint(1, 12) if half else generator.randint(0, 23)
+    hour, half = _hour_and_half(generator)
     return times.time_in_zone(hour, generator.choice((0, generator.randint(0, 59))), half, generator.choice(ZONES))
 
 
 def _draw_date_and_time(generator: random.Random) -> Value:
     day = date.fromordinal(generator.randint(date(1900, 1, 1).toordinal(), date(2050, 12, 31).toordinal()))
-    half = generator.choice(("", "", "a.m.", "p.m."))
-    hour = generator.randint(1, 12) if half else generator.randint(0, 23)
+    hour, half = _hour_and_half(generator, ("", "", "a.m.", "p.m."))
     return times.date_and_time(
         day, hour, generator.choice((0, generator.randint(0, 59), generator.randint(0, 59))), half
     )
