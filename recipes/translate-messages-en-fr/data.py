@@ -61,7 +61,7 @@ DATA_SETS: dict[str, Builder] = {"messages-en-fr": build}
 
 
 def split(catalogues: Iterable[tuple[str, list[Pair]]]) -> dict[str, list[Pair]]:
-    """Returns the pairs of each split. Each source, ignoring case, is in one pair only."""
+    """Returns the pairs by split. No source occurs twice in them, compared without case."""
     sides: dict[str, dict[str, Pair]] = {"train": {}, "validation": {}, "test": {}}
     for name, pairs in catalogues:
         for pair in pairs:

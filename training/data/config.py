@@ -78,7 +78,8 @@ class CorpusFiles(Table):
 
     Attributes:
         pairs: files of pairs; several are read one after the other.
-        source, target: files with one text per line; both sides have the same number of files.
+        source, target: files of texts, one per line. The lines of the first source file correspond to those of the
+            first target file, and so on.
         columns: the columns of `pairs` that are source and target; if None, as `data.columns`.
     """
 

@@ -117,7 +117,15 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
 
 
 def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """Runs a step of a layer in one direction. Inputs are [R, I]; each tensor of the old state is [R, H]."""
+    """Returns the state of a layer after one step in one direction.
+
+    Args:
+        inputs: [R, I].
+        state: the state before the step, [R, H] each.
+
+    Returns:
+        [R, H] each.
+    """
     projected, recurrent = products_of(weights, inputs, state)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
 

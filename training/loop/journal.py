@@ -57,8 +57,9 @@ class Journal(TrainingCallback):
     def _add_to_board(self, step: int, contents: Sequence[Mapping[str, Any]]) -> None:
         """Writes events for TensorBoard, all or none. Raises CantWrite."""
         events = BytesIO()
+        writer = RecordWriter(events)
         for content in contents:
-            RecordWriter(events).write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
+            writer.write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
         with translate_os_errors(self._board_path):
             _append(self._board, events.getvalue())
 
