@@ -16,9 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 
-from attendant.runtime import requests
-from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
-from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
+from attendant.runtime.decoding.options import RANGES
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
 from attendant.server.grpc.service import SERVICE
@@ -51,30 +49,14 @@ NUMBERS: Final[Mapping[int, Schema]] = {
 WHOLE_PATTERN, NUMBER_PATTERN = "^[0-9]+$", r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 """Numbers in quotation marks, which the mapping reads too."""
 
-RANGES: Final[Mapping[str, Schema]] = {
-    "beam_size": {"minimum": 1, "maximum": MAX_BEAM},
-    "num_hypotheses": {"minimum": 1, "maximum": MAX_BEAM},
-    "length_penalty": {"minimum": 0, "maximum": requests.MAX_PENALTY},
-    "length_penalty_offset": {"minimum": 0, "maximum": requests.MAX_PENALTY},
-    "coverage_penalty": {"minimum": 0, "maximum": requests.MAX_PENALTY},
-    "repetition_penalty": {"minimum": 1, "maximum": requests.MAX_PENALTY},
-    "min_length": {"minimum": 0, "maximum": MAX_TOKENS},
-    "max_length": {"minimum": 1, "maximum": MAX_TOKENS},
-    "min_length_ratio": {"exclusiveMinimum": 0, "maximum": requests.MAX_LENGTH_RATIO},
-    "max_length_ratio": {"exclusiveMinimum": 0, "maximum": requests.MAX_LENGTH_RATIO},
-    "patience": {"minimum": 0, "maximum": requests.MAX_PATIENCE},
-    "no_repeat_ngram_size": {"minimum": 0, "maximum": MAX_TOKENS},
-    "temperature": {"exclusiveMinimum": 0, "maximum": requests.MAX_TEMPERATURE},
-    "top_k": {"minimum": 0, "maximum": MAX_SAMPLED_CANDIDATES},
-    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
-    "seed": {"minimum": 0, "maximum": 2**64 - 1},
-    "trace": {"minimum": 0, "maximum": requests.MAX_TRACED_CANDIDATES},
+BOUNDS: Final[Mapping[str, Schema]] = {
+    name: {"exclusiveMinimum" if allowed.is_open else "minimum": allowed.least, "maximum": allowed.most}
+    for name, allowed in RANGES.items()
 }
-"""The widest range of each option for any model. `Limits` has those of a model."""
 
 OPTIONS: Final = {
-    **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
-    "seed": {"type": "integer"} | RANGES["seed"],
+    **{name: {"type": NUMBERS[field.cpp_type]["type"]} | BOUNDS.get(name, {}) for name, field in FIELDS.items()},
+    "seed": {"type": "integer"} | BOUNDS["seed"],
     PREFIX: TEXT | {"description": "Tokens, separated by spaces."},
     MASKED: TEXT | {"description": "Positions, separated by spaces."},
     SAMPLING: {"type": "boolean", "enum": [True]},
@@ -191,7 +173,7 @@ class _Schemas:
             return {"type": "array", "items": schema} if field.is_repeated else {"oneOf": [schema, {"type": "null"}]}
         if field.is_repeated:
             return {"type": ["array", "null"], "items": NUMBERS[field.cpp_type]}
-        bounds = RANGES.get(field.name, {})
+        bounds = BOUNDS.get(field.name, {})
         if field.cpp_type in WHOLE_KINDS:
             return {"type": ["integer", "string", "null"], "pattern": WHOLE_PATTERN} | bounds
         if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:

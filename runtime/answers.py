@@ -21,8 +21,8 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, UNFINISHED, UNK_ID, Token
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.trace import Trace, trace_fields
-from attendant.runtime.errors import some_of
-from attendant.runtime.requests import ReadRequest, shortened
+from attendant.runtime.errors import shortened, some_of
+from attendant.runtime.requests import ReadRequest
 from attendant.runtime.spans import altered, restored
 from attendant.runtime.stepper import Floats
 

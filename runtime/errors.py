@@ -4,12 +4,13 @@
     |-- UserError             2   the user's mistake: a line with the field, the value and the remedy
     `-- VerificationFailed    1   a check did not hold; one line per difference
 
-Any other exception that ends a command is a bug of ours and keeps its traceback. Texts from outside can neither end a
-line of a message nor change how the rest of it is shown.
+Any other exception that ends a command is a bug of ours and keeps its traceback. Texts from outside can neither
+end a line of a message nor change how the rest of it is shown. A request may have several errors, its `Violations`.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 
@@ -90,3 +91,74 @@ def some_lines(lines: Sequence[str]) -> tuple[str, ...]:
     shown = [one_line(escaped(line[: MAX_LINE + 1])) for line in lines[:MAX_LINES]]
     more = len(lines) - len(shown)
     return (*shown, *([f"and {more} more"] if more else []))
+
+
+MAX_SHOWN_VIOLATIONS: Final = 8
+MAX_SHOWN_CHARACTERS: Final = 32
+MAX_VIOLATION_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A wrong field of a request.
+
+    Attributes:
+        field: its path, as in the proto: "decoding.beam_size".
+        value: ready to print; shortened if it is long.
+        limit: the allowed values.
+        quoted: the value is the caller's text.
+    """
+
+    field: str
+    value: str
+    limit: str
+    quoted: bool = False
+
+    @property
+    def description(self) -> str:
+        return f"is {self.value}, must be {self.limit}"
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.description}"
+
+
+class Violations(list[Violation]):
+    """The violations of a request so far."""
+
+    def add(self, field: str, value: object, limit: str) -> None:
+        """Adds a wrong value of the caller."""
+        self.append(Violation(field, _printed(value), limit, quoted=isinstance(value, str)))
+
+    def add_state(self, field: str, state: str, limit: str) -> None:
+        """Adds a violation with a description of the field's state, such as "unset"."""
+        self.append(Violation(field, state, limit))
+
+    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
+        """Adds the value unless the check held; returns whether it held."""
+        if not held:
+            self.add(field, value, limit)
+        return held
+
+
+def summary(violations: Sequence[Violation]) -> str:
+    """Returns a line with the first MAX_SHOWN_VIOLATIONS violations, and the number of the others."""
+    lines = [cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations]
+    return some_of(lines, MAX_SHOWN_VIOLATIONS, "; ")
+
+
+def shortened(value: str) -> str:
+    """Returns a caller's string for a message: quoted, control characters escaped, shortened."""
+    return repr(cut(value))
+
+
+def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Shortens a text to `most` characters, with dots at the end."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _printed(value: object) -> str:
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -16,89 +16,18 @@ import numpy as np
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.decoding.options import (
-    MAX_SAMPLED_CANDIDATES,
-    Choice,
+    RANGES,
     Completion,
     DecodingOptions,
     Sampling,
+    completion_of,
     default_max_length,
     length_by_ratio,
     scoring_options,
 )
 from attendant.runtime.decoding.trace import max_trace_bytes
-from attendant.runtime.errors import some_of
+from attendant.runtime.errors import Violation, Violations, cut, shortened
 from attendant.runtime.spans import Part, parts_of, spell_stand_ins
-
-MAX_SHOWN_VIOLATIONS: Final = 8
-MAX_SHOWN_CHARACTERS: Final = 32
-MAX_VIOLATION_CHARACTERS: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A wrong field of a request.
-
-    Attributes:
-        field: its path, as in the proto: "decoding.beam_size".
-        value: ready to print; shortened if it is long.
-        limit: the allowed values.
-        quoted: the value is the caller's text.
-    """
-
-    field: str
-    value: str
-    limit: str
-    quoted: bool = False
-
-    @property
-    def description(self) -> str:
-        return f"is {self.value}, must be {self.limit}"
-
-    def __str__(self) -> str:
-        return f"{self.field} {self.description}"
-
-
-class Violations(list[Violation]):
-    """The violations of a request so far."""
-
-    def add(self, field: str, value: object, limit: str) -> None:
-        """Adds a wrong value of the caller."""
-        self.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
-
-    def add_state(self, field: str, state: str, limit: str) -> None:
-        """Adds a violation with a description of the field's state, such as "unset"."""
-        self.append(Violation(field, state, limit))
-
-    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
-        """Adds the value unless the check held; returns whether it held."""
-        if not held:
-            self.add(field, value, limit)
-        return held
-
-
-def summary(violations: Sequence[Violation]) -> str:
-    """Returns a line with the first MAX_SHOWN_VIOLATIONS violations, and the number of the others."""
-    lines = [cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations]
-    return some_of(lines, MAX_SHOWN_VIOLATIONS, "; ")
-
-
-def shortened(value: str) -> str:
-    """Returns a caller's string for a message: quoted, control characters escaped, shortened."""
-    return repr(cut(value))
-
-
-def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Shortens a text to `most` characters, with dots at the end."""
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, str):
-        return shortened(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
 
 MAX_SHOWN_UNKNOWN: Final = 4
 
@@ -220,28 +149,6 @@ def read_prefix_text(
     return tuple(ids), completion
 
 
-def completion_of(word: str, tokenizer: Tokenizer) -> Completion:
-    """Returns every way to write a word, or a longer one, in a vocabulary's symbols; empty if there is none."""
-    choices: list[Choice] = []
-    is_open = [False] * len(word)
-    for place in reversed(range(len(word))):
-        mark = tokenizer.continuation if place else ""
-        within = []
-        if not tokenizer.joins_by_blanks:
-            ends = [end for end in range(place + 1, len(word)) if is_open[end]]
-            tokens = ((tokenizer.id_of(mark + word[place:end]), end) for end in ends)
-            within = [(token_id, end) for token_id, end in tokens if token_id is not None]
-        complete = tokenizer.ids_beginning_with(mark + word[place:])
-        is_open[place] = bool(within or complete)
-        choices.append(Choice(tuple(within), np.array(complete, np.int32).tobytes()))
-    return tuple(reversed(choices)) if word and is_open[0] else ()
-
-
-MAX_PENALTY: Final = 10
-MAX_PATIENCE: Final = 10
-MAX_TEMPERATURE: Final = 10
-MAX_LENGTH_RATIO: Final = 100
-
 Number = TypeVar("Number", int, float)
 
 
@@ -280,7 +187,7 @@ class _DecodingReader:
         beam_size, num_hypotheses = self._beam(sampling is not None)
         min_length, max_length = self._lengths()
         prefix, completion = self._prefix(max_length)
-        coverage = self._within("coverage_penalty", 0.0, 0, MAX_PENALTY)
+        coverage = self._number("coverage_penalty", 0.0)
         if coverage and not self._model.has_attention:
             self.violations.add("decoding.coverage_penalty", coverage, "0: this model has no attention")
         return DecodingOptions(
@@ -289,13 +196,11 @@ class _DecodingReader:
             coverage_penalty=coverage,
             min_length=min_length,
             max_length=max_length,
-            no_repeat_ngram_size=self._within("no_repeat_ngram_size", 0, 0, self._limits.max_target_tokens),
-            length_penalty=self._within("length_penalty", self._defaults.length_penalty, 0, MAX_PENALTY),
-            length_penalty_offset=self._within(
-                "length_penalty_offset", self._defaults.length_penalty_offset, 0, MAX_PENALTY
-            ),
-            patience=self._within("patience", self._defaults.patience or 0.0, 0, MAX_PATIENCE) or None,
-            repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
+            no_repeat_ngram_size=self._number("no_repeat_ngram_size", 0, self._limits.max_target_tokens),
+            length_penalty=self._number("length_penalty", self._defaults.length_penalty),
+            length_penalty_offset=self._number("length_penalty_offset", self._defaults.length_penalty_offset),
+            patience=self._number("patience", self._defaults.patience or 0.0) or None,
+            repetition_penalty=self._number("repetition_penalty", 1.0),
             suppress_unk=self._fields.get("suppress_unk", False),
             target_prefix=prefix,
             completion=completion,
@@ -312,7 +217,7 @@ class _DecodingReader:
             beam_size = self._value("beam_size", 1)
             self._require(beam_size == 1, "beam_size", "1 or unset: sampling searches no beam", beam_size)
         else:
-            beam_size = self._within("beam_size", self._defaults.beam_size, 1, limits.max_beam_size)
+            beam_size = self._number("beam_size", self._defaults.beam_size, limits.max_beam_size)
         most, why = limits.max_num_hypotheses, ""
         if not samples and not self._alternatives:
             # A bad beam_size has its own violation, and is not used as a limit.
@@ -320,7 +225,7 @@ class _DecodingReader:
         elif self._alternatives:
             most = max(1, min(most, limits.max_beam_size // max(1, beam_size)))
             why = f", and {limits.max_beam_size} live hypotheses at most: alternatives have beam_size each"
-        num_hypotheses = self._within("num_hypotheses", self._defaults.num_hypotheses, 1, most, why)
+        num_hypotheses = self._number("num_hypotheses", self._defaults.num_hypotheses, most, why)
         if samples:
             self._require(not self._alternatives, "alternatives", "false or unset: draws differ by themselves", True)
         return beam_size, num_hypotheses
@@ -329,9 +234,9 @@ class _DecodingReader:
         longest = self._limits.max_target_tokens
         default = default_max_length(self._model.manifest, self._num_source_tokens)
         unset = longest if "max_length_ratio" in self._fields else default
-        max_length = self._within("max_length", unset, 1, longest)
+        max_length = self._number("max_length", unset, longest)
         max_length = min(max_length, longest, self._by_ratio("max_length_ratio", longest))
-        min_length = self._within("min_length", 0, 0, max_length, ", and at most max_length")
+        min_length = self._number("min_length", 0, max_length, ", and at most max_length")
         by_ratio = self._by_ratio("min_length_ratio", 0)
         if by_ratio > max_length:
             state = f"{self._value('min_length_ratio', 0.0):g}, {by_ratio} tokens of this source"
@@ -343,8 +248,8 @@ class _DecodingReader:
     def _by_ratio(self, name: str, unset: int) -> int:
         if name not in self._fields:
             return unset
-        ratio = self._positive(name, MAX_LENGTH_RATIO)
-        is_valid = 0 < ratio <= MAX_LENGTH_RATIO and self._num_source_tokens > 0
+        ratio = self._number(name, 1.0)
+        is_valid = ratio in RANGES[name] and self._num_source_tokens > 0
         return length_by_ratio(ratio, self._num_source_tokens) if is_valid else unset
 
     def _masked(self) -> tuple[int, ...]:
@@ -373,9 +278,9 @@ class _DecodingReader:
     def _sampling(self) -> Sampling | None:
         if "sampling" not in self._fields:
             return None
-        temperature = self._positive("sampling.temperature", MAX_TEMPERATURE)
-        top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
-        top_p = self._positive("sampling.top_p", 1)
+        temperature = self._number("sampling.temperature", 1.0)
+        top_k = self._number("sampling.top_k", 0)
+        top_p = self._number("sampling.top_p", 1.0)
         return Sampling(seed=self._value("sampling.seed", None), temperature=temperature, top_k=top_k, top_p=top_p)
 
     def _value(self, path: str, default: Any) -> Any:
@@ -385,16 +290,18 @@ class _DecodingReader:
         # The shortest decimal of a single-precision number: 0.6 arrives as 0.60000002384, and was 0.6.
         return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
 
-    def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
-        """Returns a number in a closed range; `why` is added to the limit in the message."""
-        value: Number = self._value(path, default)
-        # These comparisons refuse NaN, too.
-        self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
-        return value
+    def _number(self, path: str, default: Number, most: int | None = None, why: str = "") -> Number:
+        """Returns an option's number, which must be in its range.
 
-    def _positive(self, path: str, most: int) -> float:
-        value: float = self._value(path, 1.0)
-        self._require(0 < value <= most, path, f"more than 0 and at most {most}", value)
+        Args:
+            most: the range's end for this model and request; None for that of any model.
+            why: added to the range in the message.
+        """
+        value: Number = self._value(path, default)
+        allowed = RANGES[path.rpartition(".")[2]]
+        if most is not None:
+            allowed = replace(allowed, most=most)
+        self._require(value in allowed, path, f"{allowed}{why}", value)
         return value
 
     def _require(self, held: bool, path: str, limit: str, value: object) -> None:
@@ -626,13 +533,12 @@ def _check_output(output: Mapping[str, Any], model: BundleModel, violations: Vio
             violations.add(f"output.{name}", True, "false: this model has no attention")
 
 
-MAX_TRACED_CANDIDATES: Final = 32
 MAX_TRACE_BYTES: Final = 1 << 20  # Writing it as JSON takes about a second of a thread.
 
 
 def _check_trace(options: DecodingOptions, num_positions: int, violations: Violations) -> None:
-    held = options.trace <= MAX_TRACED_CANDIDATES
-    if violations.require(held, "output.trace", options.trace, f"0 to {MAX_TRACED_CANDIDATES}"):
+    allowed = RANGES["trace"]
+    if violations.require(options.trace in allowed, "output.trace", options.trace, str(allowed)):
         num_bytes = max_trace_bytes(options, num_positions)
         if num_bytes > MAX_TRACE_BYTES:
             state = f"{options.trace} candidates of {options.max_rows} hypotheses in {options.max_length} steps, "

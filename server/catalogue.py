@@ -10,7 +10,7 @@ from typing import Literal
 
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Provider
-from attendant.runtime.requests import Violation
+from attendant.runtime.errors import Violation
 from attendant.server.engine.client import EngineClient
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion
 from attendant.server.metrics import ModelMetrics

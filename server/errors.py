@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from attendant.runtime.requests import Violation, shortened, summary
+from attendant.runtime.errors import Violation, shortened, summary
 
 RETRY_SECONDS = 1.0  # Retry delay if there is no estimate.
 MAX_RETRY_SECONDS = 1e6

@@ -23,11 +23,11 @@ from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
-from attendant.runtime.errors import UserError, shown
+from attendant.runtime.errors import UserError, Violations, shown, summary
 from attendant.runtime.files import path_of
 from attendant.runtime.growing_answer import GrowingAnswer
 from attendant.runtime.process import MAX_THREADS, available_cpus, limited
-from attendant.runtime.requests import ReadRequest, Side, Violations, read_decoding, summary
+from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result

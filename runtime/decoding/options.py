@@ -6,13 +6,14 @@ completion, p characters of that word have been written. There is a state for ea
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from attendant.runtime.bundle.manifest import GNMT_OFFSET, Manifest
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, MAX_BEAM, MAX_TOKENS, Manifest
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.stepper import Ids
 
 
@@ -49,8 +50,71 @@ def choice_after(completion: Completion, token_ids: Sequence[int]) -> Choice | N
     return completion[state] if state < len(completion) else None
 
 
+def completion_of(word: str, tokenizer: Tokenizer) -> Completion:
+    """Returns every way to write a word, or a longer one, in a vocabulary's symbols; empty if there is none."""
+    choices: list[Choice] = []
+    is_open = [False] * len(word)
+    for place in reversed(range(len(word))):
+        mark = tokenizer.continuation if place else ""
+        within = []
+        if not tokenizer.joins_by_blanks:
+            ends = [end for end in range(place + 1, len(word)) if is_open[end]]
+            tokens = ((tokenizer.id_of(mark + word[place:end]), end) for end in ends)
+            within = [(token_id, end) for token_id, end in tokens if token_id is not None]
+        complete = tokenizer.ids_beginning_with(mark + word[place:])
+        is_open[place] = bool(within or complete)
+        choices.append(Choice(tuple(within), np.array(complete, np.int32).tobytes()))
+    return tuple(reversed(choices)) if word and is_open[0] else ()
+
+
 MAX_SAMPLED_CANDIDATES: Final = 256
 """Sampling draws among at most this number of the most probable symbols, since only they are copied to the host."""
+
+MAX_PENALTY: Final = 10
+MAX_LENGTH_RATIO: Final = 100
+MAX_TRACED_CANDIDATES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that an option may have.
+
+    Attributes:
+        is_open: `least` itself is not allowed.
+    """
+
+    least: int
+    most: int
+    is_open: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        # These comparisons refuse NaN, too.
+        return self.least <= number <= self.most and not (self.is_open and number == self.least)
+
+    def __str__(self) -> str:
+        return f"more than {self.least} and at most {self.most}" if self.is_open else f"{self.least} to {self.most}"
+
+
+RANGES: Final[Mapping[str, Range]] = {
+    "beam_size": Range(1, MAX_BEAM),
+    "num_hypotheses": Range(1, MAX_BEAM),
+    "length_penalty": Range(0, MAX_PENALTY),
+    "length_penalty_offset": Range(0, MAX_PENALTY),
+    "coverage_penalty": Range(0, MAX_PENALTY),
+    "repetition_penalty": Range(1, MAX_PENALTY),
+    "min_length": Range(0, MAX_TOKENS),
+    "max_length": Range(1, MAX_TOKENS),
+    "min_length_ratio": Range(0, MAX_LENGTH_RATIO, is_open=True),
+    "max_length_ratio": Range(0, MAX_LENGTH_RATIO, is_open=True),
+    "patience": Range(0, 10),
+    "no_repeat_ngram_size": Range(0, MAX_TOKENS),
+    "temperature": Range(0, 10, is_open=True),
+    "top_k": Range(0, MAX_SAMPLED_CANDIDATES),
+    "top_p": Range(0, 1, is_open=True),
+    "seed": Range(0, 2**64 - 1),
+    "trace": Range(0, MAX_TRACED_CANDIDATES),
+}
+"""The widest range of each option for any model. `Limits` has those of a model."""
 
 LENGTH_MARGIN: Final = 10  # Tokens that the default maximum length adds to the ratio of the training split.
 

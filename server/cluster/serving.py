@@ -18,8 +18,7 @@ from prometheus_client import CollectorRegistry
 from ray import serve
 
 from attendant.runtime.bundle.bundle import read_manifest
-from attendant.runtime.errors import UserError
-from attendant.runtime.requests import Violation
+from attendant.runtime.errors import UserError, Violation
 from attendant.server.app import start_model
 from attendant.server.auth import open_access
 from attendant.server.call import Call, RequestLog, name_in_certificate

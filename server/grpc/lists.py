@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from attendant.runtime.requests import Violation
+from attendant.runtime.errors import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestLog, RequestRecord, UndecodableRequest
 from attendant.server.catalogue import ServedModel
 from attendant.server.engine.client import FairSemaphore

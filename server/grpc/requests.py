@@ -23,7 +23,8 @@ from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason, Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.trace import max_trace_bytes
-from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, cut, read_decoding
+from attendant.runtime.errors import Violation, Violations, cut
+from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestRecord
 from attendant.server.catalogue import ServedModel

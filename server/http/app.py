@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from attendant.runtime.requests import Violation, shortened
+from attendant.runtime.errors import Violation, shortened
 from attendant.server.auth import Gate, Shares, is_loopback
 from attendant.server.call import REQUEST_ID_HEADER, RequestLog, Rpc
 from attendant.server.errors import AttendantError, InvalidArgument

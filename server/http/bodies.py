@@ -23,7 +23,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from starlette.requests import Request
 
-from attendant.runtime.requests import Violation, cut, shortened
+from attendant.runtime.errors import Violation, cut, shortened
 from attendant.server.call import Rpc, UndecodableRequest, model_of
 from attendant.server.errors import AttendantError, InvalidArgument, Undecodable
 from attendant.server.grpc.lists import MAX_REQUESTS

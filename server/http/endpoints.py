@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from attendant.runtime.requests import Violation, shortened
+from attendant.runtime.errors import Violation, shortened
 from attendant.server import errors
 from attendant.server.auth import Gate, Shares
 from attendant.server.call import Call, Guard, Rpc

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
-from attendant.runtime.requests import Violation, shortened
+from attendant.runtime.errors import Violation, shortened
 from attendant.server.call import Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.requests import WRITERS, off_the_loop

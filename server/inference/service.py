@@ -23,7 +23,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime.answers import answer_fields
-from attendant.runtime.requests import Violation, Violations, shortened
+from attendant.runtime.errors import Violation, Violations, shortened
 from attendant.server.call import Call, RequestLog, RequestRecord, Rpc, guard_of, rpcs_of
 from attendant.server.catalogue import ServedModel
 from attendant.server.config import Openness

@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 import logging
-import runpy
 import ssl
 import tracemalloc
 import zlib
@@ -15,6 +14,7 @@ import pytest
 from google.protobuf import json_format
 
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
+from attendant.runtime.decoding.options import RANGES
 from attendant.server.auth import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
@@ -26,14 +26,10 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
 from tests.http_serving import Answer, Http, http_served
 from tests.integration.test_request_ids import id_in, logged
-from tests.paths import ROOT
 from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
-
-RANGES = runpy.run_path(str(ROOT / "protos" / "openapi.py"))["RANGES"]
 
 GENERATE = {"text": "abc", "decoding": {"beamSize": 3}}
 SCORE = {"sourceText": "abc", "targetText": "AA B", "output": {"attention": True}}
-
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -227,7 +223,7 @@ class TestRanges:
 
     @pytest.mark.parametrize("name", RANGES)
     async def test_documented_ranges_are_those_the_server_accepts(self, web: Http, name: str) -> None:
-        bounds = RANGES[name]
+        allowed = RANGES[name]
         section = "output" if name == "trace" else "decoding"
         if name in {"temperature", "top_k", "top_p", "seed"}:
             section += ".sampling"
@@ -238,15 +234,15 @@ class TestRanges:
                 options = {part: options}
             return await web.post("/v1/generate", {"text": "abc"} | options)
 
-        most, least = bounds["maximum"], bounds.get("minimum", bounds.get("exclusiveMinimum"))
-        outside = [most + 1, least - 1, *([least] if "exclusiveMinimum" in bounds else [])]
+        most, least = allowed.most, allowed.least
+        outside = [most + 1, least - 1, *([least] if allowed.is_open else [])]
         for value in outside:
             answer = await ask(value)
             field = f"{section}.{name} is "
             assert answer.status == 400 and answer.json["detail"].startswith(field), value
         if most not in (MAX_BEAM, MAX_TOKENS) and name != "min_length_ratio":
             assert (await ask(most)).status == 200
-        if "minimum" in bounds:
+        if not allowed.is_open:
             assert (await ask(least)).status == 200
 
 

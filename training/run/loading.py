@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
+from attendant.runtime.decoding.options import MAX_LENGTH_RATIO
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.runtime.requests import MAX_LENGTH_RATIO
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.config import Split, SplitFiles
 from attendant.training.data.lines import Problems, numbered_lines

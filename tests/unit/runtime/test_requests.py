@@ -10,7 +10,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
-from attendant.runtime.requests import ReadRequest, Violations, completion_of, read_prefix_text
+from attendant.runtime.errors import Violations
+from attendant.runtime.requests import ReadRequest, completion_of, read_prefix_text
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
 TEXTS = ["open the file and the folder", "opener theory", "other files 12"]

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from attendant.runtime.requests import Violation
+from attendant.runtime.errors import Violation
 from attendant.server import errors
 from attendant.server.grpc.handlers import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
 from attendant.server.http.endpoints import STATUSES, problem_response

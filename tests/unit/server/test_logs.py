@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendant.runtime.requests import Violations
+from attendant.runtime.errors import Violations
 from attendant.server.errors import AttendantError, DeadlineExceeded, InvalidArgument, UnknownModel
 from attendant.server.logs import (
     AUDIT,
