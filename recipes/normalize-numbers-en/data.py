@@ -6,7 +6,7 @@ of each value; this file has the values that are trained and tested.
 """
 
 import random
-from calendar import day_name
+from calendar import day_name, isleap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -154,6 +154,7 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
         yield from ((values.signed(sign, values.whole_number(number)), 3) for sign in "+-")
         yield values.numbered(number), 2
         yield from ((values.colloquial_money(symbol, number), 2) for symbol in "$£")
+        yield values.thousands_of_dollars(number + 1), 3
         yield values.scaled(str(number), "thousand"), 2
     for number in range(1, MAX_ROMAN + 1):
         yield values.roman_numeral(number), 12 if number <= 100 else 3
@@ -209,7 +210,7 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
     for whole, (numerator, denominator) in product(range(1, 13), values.GLYPHS):
         yield from ((values.signed(sign, values.fraction(numerator, denominator, whole)), 2) for sign in ("", "-"))
     for whole, (numerator, denominator), unit in product(range(6), ((1, 2), (1, 4), (3, 4)), values.HALVED_UNITS):
-        yield values.halved_measure(whole, numerator, denominator, unit), 1 if whole else 4
+        yield values.halved_measure(whole, numerator, denominator, unit), 4 if whole < 2 else 1
     # `five to ten` is a time.
     for (first, last), unit in product(combinations((1, 2, 3, 4, 5, 10, 15, 20, 25, 30), 2), values.UNITS):
         yield values.interval(first, last, unit), 2
@@ -221,6 +222,8 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for hour, minute in product(range(24), range(60)):
         # A quarter of an hour has more forms than another time, and a full hour has most.
         repetitions = 30 if minute == 0 else 24 if minute % 5 == 0 else 6
+        if hour:
+            yield times.military_time(hour, minute), 6 if minute == 0 else 2
         yield times.time_of_day(hour, minute), repetitions
         if 1 <= hour <= 12:
             yield from ((value, 2) for value in times.dial(hour, minute))
@@ -239,6 +242,7 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for number, era in product(range(1, MAX_YEAR + 1), ERAS):
         yield times.year_of_era(number, era), 1 if number % 100 else 8
     yield from ((times.decade(number, the), 8 if number > 100 else 30) for number in DECADES for the in ("", "the "))
+    yield from ((times.nth_century(number, the), 8) for number in range(1, 31) for the in ("", "the "))
 
 
 def _digits(generator: random.Random, count: int) -> str:
@@ -293,7 +297,7 @@ def _draw_fraction(generator: random.Random) -> Value:
 
 
 def _draw_money(generator: random.Random) -> Value:
-    symbol = generator.choice(("$", "$", "$", "€", "£", values.YEN))
+    symbol = generator.choice(("$", "$", "$", "€", "£", "₹", values.YEN))
     if symbol != values.YEN and generator.random() < 0.15:
         return values.scaled_money(symbol, _amount(generator, 3, 0.5), generator.choice(SCALES[1:5]))
     if symbol in "$£" and generator.random() < 0.05:
@@ -351,6 +355,11 @@ def _draw_day(generator: random.Random) -> Value:
 def _draw_date(generator: random.Random) -> Value:
     if generator.random() < 0.05:
         return _draw_impossible_date(generator)
+    if generator.random() < 0.01:
+        number = generator.choice(range(1900, 2100))
+        if isleap(number):
+            return times.calendar_date(date(number, 2, 29))
+        return times.impossible_date((2, 29, number), generator.choice("/-"))
     # Half of the days are of our time.
     first, last = (FIRST, LAST) if generator.random() < 0.5 else (date(1900, 1, 1), date(2050, 12, 31))
     day = date.fromordinal(generator.randint(first.toordinal(), last.toordinal()))
@@ -404,7 +413,7 @@ def _draw_telephone(generator: random.Random) -> Value:
 
 
 def _draw_digits(generator: random.Random) -> Value:
-    if generator.random() < 0.1:
+    if generator.random() < 0.2:
         return values.single_digits(generator.choice(NONZERO) + _digits(generator, generator.randint(MAX_DIGITS, 39)))
     digits = _digits(generator, generator.randint(2, 12))
     return values.single_digits(f"0{digits[1:]}" if generator.random() < 0.6 else digits)
@@ -506,7 +515,7 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "month": ValueClass(_draw_month, 4),
     "year": ValueClass(_draw_year, 0.5, few=True),
     "decade": ValueClass(lambda g: times.decade(g.choice(DECADES), g.choice(("", "the "))), 0.2, few=True),
-    "digits": ValueClass(_draw_digits, 4),
+    "digits": ValueClass(_draw_digits, 5),
     "telephone": ValueClass(_draw_telephone, 3),
     "dotted": ValueClass(_draw_dotted, 3),
     "measure": ValueClass(_draw_measure, 8),

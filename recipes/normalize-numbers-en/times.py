@@ -68,6 +68,17 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     return both(f"{stem}{end}", written, figures, readings)
 
 
+def military_time(hour: int, minute: int) -> Value:
+    """Returns a time of day in four digits, from 01:00 on: `0630 hours`."""
+    spoken = f"{'oh ' if hour < 10 else ''}{in_words.two_part(hour, minute) if minute else f'{cardinal(hour)} hundred'}"
+    readings = [f"{spoken.replace('oh', 'zero', 1)} hours"] if hour < 10 else []
+    # `oh six oh five` are digits, and `fourteen thirty` is a year.
+    if hour < 10 and (minute >= 10 or not minute):
+        readings.append(spoken)
+    figures = [f"{hour:02}{minute:02} hours", f"{hour:02}:{minute:02} hours", f"{hour:02}{minute:02} hrs"]
+    return values.Value(f"{spoken} hours", f"{hour}:{minute:02}", tuple(figures), (f"{spoken} hours", *readings))
+
+
 def time_in_zone(hour: int, minute: int, half: str, zone: str) -> Value:
     """Returns a time of day with its zone: `5:18 p.m. EST`, `14:05 UTC`; `half` as in `time_of_day`."""
     time = time_of_day(hour, minute, half)
@@ -204,8 +215,8 @@ def calendar_date(day: date, weekday: bool = False) -> Value:
 def impossible_date(numbers: Sequence[int], dash: str) -> Value:
     """Returns three numbers that look like a date but are none: `13/26/1991`; `dash` is `/` or `-`."""
     words = [year(number) if number >= 1000 else cardinal(number) for number in numbers]
-    figures = [dash.join(format(number, form) for number in numbers) for form in ("", "02")]
-    return spoken_only(f" {'slash' if dash == '/' else 'dash'} ".join(words), figures)
+    written, padded = (dash.join(format(number, form) for number in numbers) for form in ("", "02"))
+    return both(f" {'slash' if dash == '/' else 'dash'} ".join(words), written, [padded])
 
 
 def day_of_month(month: int, day: int, weekday: str = "") -> Value:
@@ -288,6 +299,11 @@ def decade(number: int, the: str = "") -> Value:
         [f"{the}{figure}" for figure in figures],
         [f"{the}{reading}" for reading in readings],
     )
+
+
+def nth_century(number: int, the: str = "") -> Value:
+    """Returns a century by its number, `the 21st century`; `the` is `the ` or empty."""
+    return both(f"{the}{ordinal(number)} century", f"{the}{number}{ordinal_ending(number)} century")
 
 
 def duration(*counts: tuple[int, str]) -> Value:

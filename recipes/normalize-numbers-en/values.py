@@ -22,8 +22,10 @@ CURRENCIES: Final = {
     "$": ("dollar", "dollars", "cent", "cents"),
     "€": ("euro", "euros", "cent", "cents"),
     "£": ("pound", "pounds", "penny", "pence"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
 }
-CODES: Final = {"$": "USD", "€": "EUR", "£": "GBP"}
+CODES: Final = {"$": "USD", "€": "EUR", "£": "GBP", "₹": "INR"}
+SHORT_CENTS: Final = {"$": "¢", "£": "p"}
 YEN: Final = "¥"
 
 UNITS: Final = {
@@ -49,7 +51,8 @@ ALIASES: Final = {
     "lb": ("lbs", "lbs."), "s": ("sec", "secs"), "min": ("mins",), "h": ("hr", "hrs"), "ft": ("ft.",), "in": ("in.",),
     "km/h": ("kph", "kmh", "km/hr"), "m²": ("m2",), "km²": ("km2",), "m³": ("m3",), "sq ft": ("sqft",), "°": ("deg",),
     "°C": ("C", "ºC", "degrees C", "deg C"), "°F": ("F", "ºF", "degrees F", "deg F"), "mi": ("mi.",), "oz": ("oz.",),
-    "kg": ("kgs",), "g": ("gm",), "cal": ("cals",),
+    "kg": ("kgs",), "g": ("gm",), "cal": ("cals",), "week": ("wk", "wks"), "month": ("mo", "mos"),
+    "year": ("yr", "yrs"),
 }  # fmt: skip
 """Other ways to type a unit."""
 
@@ -303,6 +306,8 @@ def money(symbol: str, whole: int, cents: int = 0) -> Value:
     written, code = f"{symbol}{amount}", CODES[symbol]
     figures = [f"{symbol} {amount}", f"{amount}{symbol}", f"{amount} {symbol}", f"{written} {code}"]
     figures += [f"{code} {amount}", f"{amount} {code}", *([f"US${amount}"] if symbol == "$" else [])]
+    if symbol == "₹":
+        figures += [f"Rs. {amount}", f"Rs {amount}", f"Rs.{amount}"]
     if symbol == "€" and cents and whole < 1000:
         # `3,990` is a number.
         figures += [f"{whole},{cents:02} €", f"{whole},{cents:02}€", f"€{whole},{cents:02}", f"€ {whole},{cents:02}"]
@@ -320,8 +325,8 @@ def money(symbol: str, whole: int, cents: int = 0) -> Value:
     # `five cents` are of a dollar.
     if symbol == "€":
         return spoken_only(small, [written, *figures])
-    short = f"{cents}¢" if symbol == "$" else f"{cents}p"
-    return both(small, written, [*figures, short, f"{cents} {small_noun}"])
+    shorts = [f"{cents}{SHORT_CENTS[symbol]}"] if symbol in SHORT_CENTS else []
+    return both(small, written, [*figures, *shorts, f"{cents} {small_noun}"])
 
 
 def colloquial_money(symbol: str, whole: int) -> Value:
@@ -329,6 +334,12 @@ def colloquial_money(symbol: str, whole: int) -> Value:
     noun = "quid" if symbol == "£" else "buck" if whole == 1 else "bucks"
     spoken, figures = (f"{count} {noun}" for count in (cardinal(whole), f"{whole:,}"))
     return Value(spoken, f"{symbol}{whole:,}", (figures,), (spoken,))
+
+
+def thousands_of_dollars(count: int) -> Value:
+    """Returns thousands of dollars, as people call them: `five grand`."""
+    spoken = f"{cardinal(count)} grand"
+    return Value(spoken, f"${count:,},000", (f"{count:,} grand", f"${count:,} grand"), (spoken,))
 
 
 def scaled_money(symbol: str, amount: str, scale: str) -> Value:
