@@ -2,7 +2,7 @@
 
 American English. The direction needs no symbol: a text in figures is to be spoken, a text in words is to be written.
 The classes are those of written text that is read aloud (Sproat and Jaitly 2016). values.py and times.py have the forms
-of each value; this file has the values that are trained and tested.
+of each value, variants.py the ways to type one, and this file the values that are trained and tested.
 """
 
 import random

@@ -16,6 +16,7 @@ from attendant.training.data.pairs import Pair
 
 # The folder's name is not an identifier.
 in_words: Any = import_module("attendant.recipes.normalize-numbers-en.words")
+variants: Any = import_module("attendant.recipes.normalize-numbers-en.variants")
 cardinal, ordinal, year = in_words.cardinal, in_words.ordinal, in_words.year
 
 CURRENCIES: Final = {
@@ -75,38 +76,14 @@ GLYPHS: Final = {
     (1, 10): "⅒",
 }  # fmt: skip
 
-AND: Final = re.compile(
-    rf"(?:hundred (?=(?:{'|'.join((*in_words.ONES[1:], *in_words.TENS[2:], *in_words.ORDINALS.values()))}))"
-    rf"|(?:thousand|million) (?=(?:{'|'.join((*in_words.ONES[1:], *in_words.TENS[2:]))})(?:-\w+)?$))"
-)
-"""The places where people say `and`."""
-
-ARTICLE: Final = re.compile(
-    r"^one (?=(?:hundred|thousand|million|billion|trillion|dozen|dollar|euro|pound|buck|mile|kilometer|minute|day|week"
-    r"|month|year|cup|foot)\b)"
-)
-"""A `one` that people also say as `a`."""
-
 MINUTES: Final = range(5, 30, 5)
 """The minutes before or after the hour that are a time without the word: `ten to four`."""
 
 YEARS: Final = range(1300, 2100)
 """The numbers that are years on both sides of a range."""
 
-SCALE: Final = re.compile(rf"({'|'.join(in_words.SCALES[1:])}) (?=[\w-]+ hundred)")
-"""The places where people write a comma."""
-
-MISSPELLED: Final = {
-    "forty": "fourty", "ninety": "ninty", "eighth": "eigth", "twelfth": "twelth", "fifth": "fith", "ninth": "nineth",
-    "fourth": "forth", "hundred": "hundered",
-}  # fmt: skip
 NOTHING: Final = ("nil", "nothing", "zip")
 """Words for zero in a score."""
-
-GROUPS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
-THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-DECIMALS: Final = re.compile(r"(?<![\d.,])(\d[\d,]*)\.(\d{1,2}|\d{4,})(?![\d.])")
-"""Numbers whose point people also write as a comma. With three decimals, the comma would be that of thousands."""
 
 RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -139,9 +116,12 @@ class Value:
     def pairs(self, generator: random.Random) -> Iterator[Pair]:
         """Yields a pair for each direction. Its source is one of the forms, drawn at random."""
         if self.figures:
-            yield Pair(_ended(_typed(generator.choice(self.figures), generator), generator), self.spoken)
+            yield Pair(
+                variants.ended(variants.typed(generator.choice(self.figures), generator), generator), self.spoken
+            )
         if self.words:
-            yield Pair(_ended(_heard(generator.choice(self.words), generator), generator), self.written)
+            words = variants.heard(generator.choice(self.words), generator)
+            yield Pair(variants.ended(words, generator), self.written)
 
 
 def both(spoken: str, written: str, figures: Sequence[str] = (), words: Sequence[str] = ()) -> Value:
@@ -576,41 +556,3 @@ def _halves(amount: str, noun: str) -> list[str]:
         f"{cardinal(int(whole))} and a half {noun}",
         *(inverted if whole == "1" and scale in in_words.SCALES else []),
     ]
-
-
-def _typed(figures: str, generator: random.Random) -> str:
-    """Returns figures as people type them: often without commas in thousands, rarely with spaces or apostrophes
-    instead, in lakhs (`1,23,456`), or with a decimal comma (`1.234,5`).
-    """
-    chance = generator.random()
-    if chance < 0.06:
-        return GROUPS.sub(lambda number: _in_lakhs(number[0]), figures)
-    if chance < 0.13:
-        return DECIMALS.sub(lambda number: f"{number[1].replace(',', '.')},{number[2]}", figures)
-    return THOUSANDS.sub(generator.choices((",", "", " ", "'"), (45, 50, 3, 2))[0], figures)
-
-
-def _in_lakhs(number: str) -> str:
-    """Returns a number whose digits before the last three are in groups of two: `1,23,456`."""
-    digits = number.replace(",", "")
-    return f"{re.sub(r'(?<=[0-9])(?=(?:[0-9]{2})+$)', ',', digits[:-3])},{digits[-3:]}"
-
-
-def _heard(words: str, generator: random.Random) -> str:
-    """Returns words as people write them: without hyphens, with `and`, with `a` for `one`, misspelled."""
-    if generator.random() < 0.3:
-        words = AND.sub(r"\g<0>and ", words)
-    if generator.random() < 0.05:
-        words = SCALE.sub(r"\1, ", words)
-    words = words.replace("-", generator.choices(("-", " ", ""), (70, 28, 2))[0])
-    if generator.random() < 0.3:
-        words = ARTICLE.sub("a ", words)
-    if generator.random() < 0.04:
-        for right, wrong in MISSPELLED.items():
-            words = words.replace(right, wrong)
-    return words
-
-
-def _ended(text: str, generator: random.Random) -> str:
-    """Returns a text, rarely with a sentence's end."""
-    return f"{text}{generator.choice('..,!?')}" if text[-1] != "." and generator.random() < 0.03 else text

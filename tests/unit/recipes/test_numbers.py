@@ -13,6 +13,7 @@ from attendant.training.data.pairs import Pair
 numbers = import_module("attendant.recipes.normalize-numbers-en.data")
 times = import_module("attendant.recipes.normalize-numbers-en.times")
 values = import_module("attendant.recipes.normalize-numbers-en.values")
+variants = import_module("attendant.recipes.normalize-numbers-en.variants")
 words = import_module("attendant.recipes.normalize-numbers-en.words")
 
 
@@ -243,23 +244,23 @@ def test_forms_that_mean_another_value_are_left_out(value: Any, forms: set[str])
 
 
 def test_variants_of_inputs_are_those_that_people_write() -> None:
-    heard = {values._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
+    heard = {variants.heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
     assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
     # No `and` before a word that is not a number.
-    kilometers = {values._heard("one hundred kilometers", random.Random(seed)) for seed in range(50)}
+    kilometers = {variants.heard("one hundred kilometers", random.Random(seed)) for seed in range(50)}
     assert kilometers >= {"one hundred kilometers", "a hundred kilometers"}
     assert not [each for each in kilometers if "and" in each]
-    typed = {values._typed("$1,204,000.50", random.Random(seed)) for seed in range(999)}
+    typed = {variants.typed("$1,204,000.50", random.Random(seed)) for seed in range(999)}
     assert typed == {
         "$1,204,000.50", "$1204000.50", "$1 204 000.50", "$1'204'000.50", "$12,04,000.50", "$1.204.000,50",
     }  # fmt: skip
     # With three decimals, a comma would be that of thousands; addresses and dates have no decimals.
     for figures in ("1.204", "10.0.0.1", "5.6.2024", "555.123.4567"):
-        assert {values._typed(figures, random.Random(seed)) for seed in range(99)} == {figures}
-    scaled = {values._heard("one million two hundred thousand", random.Random(seed)) for seed in range(200)}
+        assert {variants.typed(figures, random.Random(seed)) for seed in range(99)} == {figures}
+    scaled = {variants.heard("one million two hundred thousand", random.Random(seed)) for seed in range(200)}
     assert {"one million, two hundred thousand"} <= scaled
-    assert {values._ended("2 p.m.", random.Random(seed)) for seed in range(200)} == {"2 p.m."}
-    assert {values._ended("5", random.Random(seed)) for seed in range(500)} == {"5", "5.", "5,", "5!", "5?"}
+    assert {variants.ended("2 p.m.", random.Random(seed)) for seed in range(200)} == {"2 p.m."}
+    assert {variants.ended("5", random.Random(seed)) for seed in range(500)} == {"5", "5.", "5,", "5!", "5?"}
 
 
 @pytest.fixture(scope="module")
