@@ -118,7 +118,7 @@ async def read_body(request: Request) -> Body:
 
 def type_of(request: Request) -> str:
     """Returns the media type of a body without its parameters, or an empty string."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return ",".join(request.headers.getlist("content-type")).partition(";")[0].strip().lower()
 
 
 async def body_bytes(request: Request) -> bytes:
@@ -163,8 +163,12 @@ def parse_json(raw: bytes) -> Any:
     """Parses a body. Raises Undecodable: it is not JSON in UTF-8, or names a member twice."""
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise Undecodable(len(raw), f"its byte {error.start} is not UTF-8, in which JSON is sent") from None
     except (ValueError, RecursionError) as error:
-        reason = cut(" ".join(str(error).split()), MAX_REASON_CHARACTERS)
+        # Python's remedy for a number of thousands of digits is none for the caller.
+        message = str(error).partition("; use sys.")[0]
+        reason = cut(" ".join(message.split()), MAX_REASON_CHARACTERS)
         raise Undecodable(len(raw), f"Failed to load JSON: {reason}") from None
 
 

@@ -73,9 +73,10 @@ class HttpCall(Call):
 
     def set_deadline(self) -> None:
         """Reads the header with the seconds that the caller gives the answer. Raises InvalidArgument."""
-        seconds = self._connection.headers.get(TIMEOUT_HEADER)
-        if seconds is None:
+        all_seconds = self._connection.headers.getlist(TIMEOUT_HEADER)
+        if not all_seconds:
             return
+        seconds = ", ".join(all_seconds)
         if not (NUMBER.fullmatch(seconds) and 0 < float(seconds) <= MAX_SECONDS):
             limit = f"a number of seconds above 0, at most {MAX_SECONDS:g}"
             raise errors.InvalidArgument(Violation("Request-Timeout", shortened(seconds), limit, quoted=True))

@@ -242,7 +242,7 @@ class _Reading:
         elif isinstance(value, int) and 0 <= value < 2**64:
             parameters[name].uint64_param = value
         elif isinstance(value, int | float):
-            parameters[name].double_param = float(value) if abs(value) < 1e300 else 1e300
+            parameters[name].double_param = float(max(-1e300, min(value, 1e300)))
         elif self._is(str, value, where, SCALARS) and self._is_text(value, where):
             parameters[name].string_param = value
 

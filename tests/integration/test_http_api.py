@@ -1,6 +1,7 @@
 """Tests that the HTTP API has the same answers, refusals, limits and counts as gRPC."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
@@ -211,6 +212,22 @@ class TestProblems:
         answer = await web.post("/v1/generate", GENERATE, request_timeout=seconds)
         assert answer.status == 400
         assert answer.json["detail"].startswith(f"Request-Timeout is '{seconds}', must be ")
+
+    async def test_a_deadline_that_comes_twice_is_refused(self, web: Http) -> None:
+        def ask() -> tuple[int, str]:
+            body = json.dumps(GENERATE).encode()
+            with contextlib.closing(web.connection()) as connection:
+                connection.putrequest("POST", "/v1/generate")
+                connection.putheader("Content-Type", "application/json")
+                connection.putheader("Content-Length", str(len(body)))
+                connection.putheader("Request-Timeout", "5")
+                connection.putheader("Request-Timeout", "50")
+                connection.endheaders(body)
+                answer = connection.getresponse()
+                return answer.status, json.load(answer)["detail"]
+
+        status, detail = await asyncio.to_thread(ask)
+        assert status == 400 and detail.startswith("Request-Timeout is '5, 50', must be ")
 
     async def test_a_deadline_that_has_passed_is_exceeded(self, web: Http) -> None:
         for path in ("/v1/generate", "/v1/generate?stream=1"):

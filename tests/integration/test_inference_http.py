@@ -159,7 +159,8 @@ WRONG: list[tuple[Any, str]] = [
     ({"inputs": [tensor()], "parameters": {"beam_size": [4]}}, "parameters.beam_size is a list, must be a string, a"),
     ({"inputs": [tensor()], "parameters": {"beam_size": None}}, "parameters.beam_size is null, must be a string, a"),
     ({"inputs": [tensor()], "parameters": {"beam_size": 99}}, "parameters.beam_size is 99, must be 1 to 6"),
-    ({"inputs": [tensor()], "parameters": {"patience": 10**400}}, "parameters.patience is "),
+    ({"inputs": [tensor()], "parameters": {"patience": 10**400}}, "parameters.patience is inf, must be"),
+    ({"inputs": [tensor()], "parameters": {"patience": -(10**400)}}, "parameters.patience is -inf, must be"),
 ]
 
 

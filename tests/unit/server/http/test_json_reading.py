@@ -117,6 +117,12 @@ def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
     assert str(request.error).startswith(f"the request, {len(raw)} bytes, is not a message of this method: ")
 
 
+def test_messages_of_python_become_those_of_a_caller() -> None:
+    digits = decoded(b'{"decoding": {"beamSize": ' + b"9" * 5000 + b"}}").error
+    assert "5000 digits" in str(digits) and "sys." not in str(digits)
+    assert str(decoded(b'{"text": "caf\xe9"}').error).endswith("its byte 13 is not UTF-8, in which JSON is sent")
+
+
 def test_a_number_that_json_lacks_is_named_without_a_remedy() -> None:
     """In quotation marks, NaN would be refused as well."""
     error = decoded(b'{"decoding": {"patience": NaN}}').error
