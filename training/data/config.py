@@ -30,6 +30,8 @@ WITH_COLUMNS: Final = re.compile(r"(.+)\[([^,\]]+),([^,\]]+)\]")  # FILE[COLUMN,
 SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
+FILES_FORMS: Final = "give either FILE, or [FILE, ...], or {source = FILE, target = FILE}"
+
 Names = tuple[str, ...]
 Columns = tuple[str, str] | tuple[int, int]
 
@@ -93,8 +95,11 @@ class CorpusFiles(Table):
     def names_are_lists_of_pairs(cls, value: Any) -> Any:
         if isinstance(value, str | list | tuple):
             value = {"pairs": value}
-        if not isinstance(value, dict):
+        if isinstance(value, CorpusFiles):
             return value
+        if not isinstance(value, dict):
+            # pydantic would ask for a table, which is the rarest form.
+            raise ValueError(FILES_FORMS)
         # `tsv` is the former name of `pairs`.
         renamed = {"pairs" if key == "tsv" and "pairs" not in value else key: each for key, each in value.items()}
         return {
@@ -108,7 +113,9 @@ class CorpusFiles(Table):
     def pairs_or_two_sides(self) -> Self:
         sides = (bool(self.pairs), bool(self.source), bool(self.target))
         if sides not in ((True, False, False), (False, True, True)):
-            raise ValueError("give either FILE, or [FILE, ...], or {source = FILE, target = FILE}")
+            raise ValueError(FILES_FORMS)
+        if "" in (self.pairs or ()) + (self.source or ()) + (self.target or ()):
+            raise ValueError("the name of a file is empty")
         if self.source and self.target and len(self.source) != len(self.target):
             raise ValueError(
                 f"{len(self.source)} files of sources, {len(self.target)} of targets: they must correspond"
