@@ -70,7 +70,9 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
 
 def military_time(hour: int, minute: int) -> Value:
     """Returns a time of day in four digits, from 01:00 on: `0630 hours`."""
-    spoken = f"{'oh ' if hour < 10 else ''}{in_words.two_part(hour, minute) if minute else f'{cardinal(hour)} hundred'}"
+    spoken = in_words.two_part(hour, minute) if minute else f"{cardinal(hour)} hundred"
+    if hour < 10:
+        spoken = f"oh {spoken}"
     readings = [f"{spoken.replace('oh', 'zero', 1)} hours"] if hour < 10 else []
     # `oh six oh five` are digits, and `fourteen thirty` is a year.
     if hour < 10 and (minute >= 10 or not minute):

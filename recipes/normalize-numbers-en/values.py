@@ -116,9 +116,8 @@ class Value:
     def pairs(self, generator: random.Random) -> Iterator[Pair]:
         """Yields a pair for each direction. Its source is one of the forms, drawn at random."""
         if self.figures:
-            yield Pair(
-                variants.ended(variants.typed(generator.choice(self.figures), generator), generator), self.spoken
-            )
+            figures = variants.typed(generator.choice(self.figures), generator)
+            yield Pair(variants.ended(figures, generator), self.spoken)
         if self.words:
             words = variants.heard(generator.choice(self.words), generator)
             yield Pair(variants.ended(words, generator), self.written)
