@@ -37,7 +37,7 @@ MAX_ID_CHARACTERS: Final = 128  # Limit of a request's id, and of any other word
 REQUEST_ID_HEADER: Final = "x-request-id"
 """Metadata or header with the id of a request whose message has none, or is not read."""
 
-IPV6_PREFIX: Final = 64  # Clients whose IPv6 addresses share these first bits are counted as one client.
+IPV6_PREFIX: Final = 64  # Leading bits of an IPv6 address that identify a client.
 
 _PROCESS, _NUMBERS = secrets.token_hex(6), itertools.count(1)
 

@@ -72,7 +72,6 @@ MAX_SAMPLED_CANDIDATES: Final = 256
 
 MAX_PENALTY: Final = 10
 MAX_LENGTH_RATIO: Final = 100
-MAX_TRACED_CANDIDATES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "top_k": Range(0, MAX_SAMPLED_CANDIDATES),
     "top_p": Range(0, 1, is_open=True),
     "seed": Range(0, 2**64 - 1),
-    "trace": Range(0, MAX_TRACED_CANDIDATES),
+    "trace": Range(0, 32),
 }
 """The widest range of each option for any model. `Limits` has those of a model."""
 

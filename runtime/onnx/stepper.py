@@ -70,7 +70,8 @@ def alike(lengths: Sequence[int]) -> list[list[int]]:
     """Divides B sources into groups of similar length, for the least total cost of encoding.
 
     Returns:
-        The places of each group's sources, in order. Sources of one length are in one group; shorter ones come first.
+        A list per group, with the places of its sources. Sources of equal length share a group, and groups of shorter
+        sources come first.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]

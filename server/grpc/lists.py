@@ -50,7 +50,7 @@ REFUSAL_BYTES: Final = 4096  # Memory for an answer that is an error, together w
 MAX_RESULTS: Final = 32
 """Limit of the results in one message of a stream: making them takes a millisecond of the event loop."""
 
-MESSAGE_BYTES: Final = 1 << 20  # Memory that the results in one message of a stream may take together.
+MESSAGE_BYTES: Final = 1 << 20  # Limit of the memory of all results in a message of a stream.
 
 Request = messages.GenerateRequest | UndecodableRequest
 

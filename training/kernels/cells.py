@@ -117,7 +117,7 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
 
 
 def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """Returns the state of a layer after one step in one direction.
+    """Returns the state of a unidirectional layer after a step.
 
     Args:
         inputs: [R, I].
@@ -137,7 +137,7 @@ def products_of(weights: RecurrentWeights, inputs: Tensor, state: CellState) -> 
 
 
 def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> Tensor:
-    """Runs a layer in one direction over all steps of every row.
+    """Runs a unidirectional layer over all steps of every row.
 
     Args:
         inputs: [R, T, I].
@@ -152,7 +152,7 @@ def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> T
 
 
 def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-    """Runs a layer in one direction from zeros over each row's own number of steps.
+    """Runs a unidirectional layer, from a state of zeros, over each row's own number of steps.
 
     Args:
         inputs: [R, T, I].

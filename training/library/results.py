@@ -70,7 +70,7 @@ def outputs_file(path: Path) -> Iterator[AddOutputs]:
 
     It is a tab-separated table with a header and a line per example, the examples of each decoding in the order of
     their scores: the outputs of the lowest score come first. Several references are joined by " ||| "; white space
-    inside a text is written as one space.
+    inside a text becomes a single space.
 
     Raises:
         CantWrite: the disk is full.

@@ -80,7 +80,7 @@ class ConcatenationReadout(Readout):
 
 
 class ProjectedReadout(Readout):
-    """A readout with one product: P = H.
+    """A readout with a single product: P = H.
 
     Attributes:
         project: the product.

@@ -181,7 +181,7 @@ def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[
 
 
 def open_runs(paths: Sequence[Path], option: str = "", checkpoint: str = BEST) -> OpenedModel:
-    """Opens a run, or several as one ensemble, to be measured by the first one's recipe.
+    """Opens a run, or several runs as an ensemble. The first run's recipe decides how they are measured.
 
     Raises:
         UserError: as `load_members`.
