@@ -199,7 +199,8 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
         yield from ((values.signed(sign, values.percentage(str(number))), 1) for sign in "+-")
         yield values.signed("-", values.money("$", number)), 2
         yield from ((values.money(symbol, number, 99), 1) for symbol in values.CURRENCIES)
-    yield from ((values.money(symbol, 0, cents), 2) for cents, symbol in product(range(1, 100), values.CURRENCIES))
+    for cents, symbol in product(range(1, 100), values.CURRENCIES):
+        yield values.money(symbol, 0, cents), 12 if cents == 1 else 2
     for whole, cents, symbol in product(range(1, 21), range(1, 100), values.CURRENCIES):
         yield values.money(symbol, whole, cents), 1
     for denominator in range(2, 21):
@@ -229,20 +230,24 @@ def _small_times() -> Iterator[tuple[Value, int]]:
             yield from ((value, 2) for value in times.dial(hour, minute))
             yield from ((times.time_of_day(hour, minute, half), repetitions + 2) for half in ("a.m.", "p.m."))
     for hours, minutes in product(range(1, 25), range(1, 60)):
-        yield times.duration((hours, "hour"), (minutes, "minute")), 4 if minutes % 15 == 0 else 1
+        yield times.duration((hours, "hour"), (minutes, "minute")), 4 if minutes % 15 == 0 else 3
     for minutes, seconds in product(range(1, 60), repeat=2):
         yield times.duration((minutes, "minute"), (seconds, "second")), 4 if seconds == 30 else 1
     for month, day in product(range(1, 13), range(1, 32)):
         if day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31):
             yield times.day_of_month(month, day), 8
             yield from ((times.day_of_month(month, day, weekday), 2) for weekday in day_name)
-    for number in range(1300, 2100):
-        yield times.bare_year(number), 2
+    for number in range(1000, 2100):
+        # `ten thirty` is a time.
+        if number >= 1300 or number % 100 >= 60:
+            yield times.bare_year(number), 2
         yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
     for number, era in product(range(1, MAX_YEAR + 1), ERAS):
         yield times.year_of_era(number, era), 1 if number % 100 else 8
     yield from ((times.decade(number, the), 8 if number > 100 else 30) for number in DECADES for the in ("", "the "))
-    yield from ((times.nth_century(number, the), 8) for number in range(1, 31) for the in ("", "the "))
+    for number, the in product(range(1, 31), ("", "the ")):
+        yield times.nth_century(number, the), 8
+        yield from ((times.nth_century(number, the, era), 2) for era in ERAS)
 
 
 def _digits(generator: random.Random, count: int) -> str:
@@ -413,7 +418,7 @@ def _draw_telephone(generator: random.Random) -> Value:
 
 
 def _draw_digits(generator: random.Random) -> Value:
-    if generator.random() < 0.2:
+    if generator.random() < 0.3:
         return values.single_digits(generator.choice(NONZERO) + _digits(generator, generator.randint(MAX_DIGITS, 39)))
     digits = _digits(generator, generator.randint(2, 12))
     return values.single_digits(f"0{digits[1:]}" if generator.random() < 0.6 else digits)
@@ -504,7 +509,7 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "fraction": ValueClass(_draw_fraction, 5),
     "power": ValueClass(_draw_power, 2.5),
     "product": ValueClass(_draw_product, 2),
-    "list": ValueClass(_draw_list, 1.5),
+    "list": ValueClass(_draw_list, 2),
     "money": ValueClass(_draw_money, 8),
     "time": ValueClass(_draw_time, 1, few=True),
     "zone": ValueClass(_draw_time_in_zone, 1.5),
@@ -515,7 +520,7 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "month": ValueClass(_draw_month, 4),
     "year": ValueClass(_draw_year, 0.5, few=True),
     "decade": ValueClass(lambda g: times.decade(g.choice(DECADES), g.choice(("", "the "))), 0.2, few=True),
-    "digits": ValueClass(_draw_digits, 5),
+    "digits": ValueClass(_draw_digits, 6),
     "telephone": ValueClass(_draw_telephone, 3),
     "dotted": ValueClass(_draw_dotted, 3),
     "measure": ValueClass(_draw_measure, 8),

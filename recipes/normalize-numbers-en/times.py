@@ -27,6 +27,14 @@ SHORT_UNITS: Final = {
 }  # fmt: skip
 
 
+ZONE_NAMES: Final = {
+    f"{name[0]}{kind[:1]}T": f"{name} {kind}{' ' * bool(kind)}Time"
+    for name in ("Eastern", "Central", "Mountain", "Pacific")
+    for kind in ("", "Standard", "Daylight")
+}
+"""The zones that are also written in words: `6:45 p.m. Eastern Time`."""
+
+
 def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     """Returns a time of day; `half` is `a.m.`, `p.m.` or empty. Words of hours above 12 with minutes are years."""
     end = f" {half}" if half else ""
@@ -64,7 +72,7 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     readings = [f"{each} {heard}" for each in stems for heard in ends]
     if (hour == 12 and minute <= 30) or (hour == 11 and minute > 30):
         twelve = "noon" if (half == "p.m.") == (hour == 12) else "midnight"
-        readings += [each.replace("twelve", twelve) for each in _relative_times(hour, minute)]
+        readings += [f"{each.removesuffix('twelve')}{twelve}" for each in _relative_times(hour, minute)]
     return both(f"{stem}{end}", written, figures, readings)
 
 
@@ -84,7 +92,8 @@ def military_time(hour: int, minute: int) -> Value:
 def time_in_zone(hour: int, minute: int, half: str, zone: str) -> Value:
     """Returns a time of day with its zone: `5:18 p.m. EST`, `14:05 UTC`; `half` as in `time_of_day`."""
     time = time_of_day(hour, minute, half)
-    forms = [[f"{form} {zone}" for form in each] for each in (time.figures, time.words)]
+    names = [zone, *([ZONE_NAMES[zone]] if zone in ZONE_NAMES else [])]
+    forms = [[f"{form} {name}" for form in each for name in names] for each in (time.figures, time.words)]
     return values.Value(f"{time.spoken} {zone}", f"{time.written} {zone}", *map(tuple, forms))
 
 
@@ -93,6 +102,7 @@ def date_and_time(day: date, hour: int, minute: int, half: str = "") -> Value:
     time, of_day = time_of_day(hour, minute, half), calendar_date(day)
     spoken, month = f"{of_day.spoken}, {time.spoken}", month_name[day.month]
     dates = [f"{name} {day.day}, {day.year}" for name in (month, month[:3])] + [f"{day.day} {month} {day.year}"]
+    dates += [f"{day.month}/{day.day}/{day.year}", f"{day.month:02}/{day.day:02}/{day.year}"]
     figures = [f"{each}{at}{form}" for each in dates for at in (", ", " at ", " ") for form in time.figures[:4]]
     if not half:
         figures += [f"{day}{gap}{hour:02}:{minute:02}" for gap in ("T", "T", " ", ", ")] * 5
@@ -282,7 +292,10 @@ def year_of_era(number: int, era: str) -> Value:
     """Returns a year with its era: `AD` or `BC`, `CE` or `BCE`."""
     dotted = ".".join(era) + "."
     figures = [f"{number} {dotted}", *([f"AD {number}", f"A.D. {number}"] if era == "AD" else [])]
-    return both(f"{year(number)} {era}", f"{number} {era}", figures, [f"{year(number)} {dotted}"])
+    readings = [f"{year(number)} {dotted}"]
+    if 100 < number < 1000 and number % 100:
+        readings.append(f"{in_words.two_part(number // 100, number % 100)} {era}")
+    return both(f"{year(number)} {era}", f"{number} {era}", figures, readings)
 
 
 def decade(number: int, the: str = "") -> Value:
@@ -303,9 +316,10 @@ def decade(number: int, the: str = "") -> Value:
     )
 
 
-def nth_century(number: int, the: str = "") -> Value:
-    """Returns a century by its number, `the 21st century`; `the` is `the ` or empty."""
-    return both(f"{the}{ordinal(number)} century", f"{the}{number}{ordinal_ending(number)} century")
+def nth_century(number: int, the: str = "", era: str = "") -> Value:
+    """Returns a century by its number, `the 21st century`, `5th century BC`; `the` is `the ` or empty."""
+    end = f"century {era}".rstrip()
+    return both(f"{the}{ordinal(number)} {end}", f"{the}{number}{ordinal_ending(number)} {end}")
 
 
 def duration(*counts: tuple[int, str]) -> Value:
@@ -320,7 +334,8 @@ def duration(*counts: tuple[int, str]) -> Value:
         figures += [" ".join(f"{count}{gap}{short}" for count, short in parts) for gap in ("", " ")]
     figures += ["".join(f"{count}{SHORT_UNITS[unit][0]}" for count, unit in counts), *written[1:] * len(units)]
     if units == ["hour", "minute"]:
-        figures.append("{}h{:02}".format(*(count for count, _ in counts)))
+        hours, minutes = (count for count, _ in counts)
+        figures += [f"{hours}h{minutes:02}", f"{hours}h{minutes:02}", f"{hours}h{minutes:02}m"] * 2
     if units == ["hour", "minute", "second"]:
         hours, minutes, seconds = (count for count, _ in counts)
         figures += [f"{hours}:{minutes:02}:{seconds:02}"] * 8

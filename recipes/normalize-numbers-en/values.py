@@ -247,11 +247,11 @@ def fraction(numerator: int, denominator: int, whole: int = 0) -> Value:
         return both(
             spoken, f"{whole} {written}", figures, [f"{cardinal(whole)} and {each}" for each in (part, *readings)]
         )
-    figures = [glyph] if glyph else []
+    figures = [f"{numerator}\N{FRACTION SLASH}{denominator}", *([glyph] if glyph else [])]
     readings.append(over)
     # `one hundredth` is an ordinal.
     if numerator == 1 and denominator in (100, 1000):
-        return Value(part, written, (written,), (over,))
+        return Value(part, written, (written, *figures), (over,))
     # `third` is an ordinal.
     if numerator == 1 and denominator in in_words.DENOMINATORS:
         readings.append(part.removeprefix("one "))
@@ -305,7 +305,8 @@ def money(symbol: str, whole: int, cents: int = 0) -> Value:
     if symbol == "€":
         return spoken_only(small, [written, *figures])
     shorts = [f"{cents}{SHORT_CENTS[symbol]}"] if symbol in SHORT_CENTS else []
-    return both(small, written, [*figures, *shorts, f"{cents} {small_noun}"])
+    # Four times, since it is the form that people type.
+    return both(small, written, [*figures, *shorts, *[f"{cents} {small_noun}"] * 4])
 
 
 def colloquial_money(symbol: str, whole: int) -> Value:
@@ -373,7 +374,16 @@ def dotted(parts: Sequence[int]) -> Value:
     """Returns an Internet address, or a version of three numbers."""
     readings = [" point ".join(map(cardinal, parts))]
     readings.append(" dot ".join(in_words.digit_by_digit(str(part)) for part in parts))
+    if max(parts) > 100:
+        readings.append(" dot ".join(map(_in_two, parts)))
     return both(" dot ".join(map(cardinal, parts)), ".".join(map(str, parts)), words=readings)
+
+
+def _in_two(number: int) -> str:
+    """Returns a number below 1,000 as people read it in an address: `one twenty-seven`."""
+    hundreds, rest = divmod(number, 100)
+    spoken: str = in_words.two_part(hundreds, rest) if hundreds and rest else cardinal(number)
+    return spoken
 
 
 def version(parts: Sequence[int]) -> Value:
@@ -516,6 +526,9 @@ def numbers_in_order(numbers: Sequence[int]) -> Value:
     *first_words, last_word = map(cardinal, numbers)
     ends = [", ", " and ", ", and "]
     figures = [f"{', '.join(first)}{end}{last}" for end in ends]
+    # A comma before three digits is that of thousands.
+    if all(number < 100 for number in numbers[1:]):
+        figures.append(",".join([*first, last]))
     spoken = [f"{', '.join(first_words)}{end}{last_word}" for end in ends]
     return both(spoken[0], figures[0], figures[1:], spoken[1:])
 

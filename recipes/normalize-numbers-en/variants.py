@@ -33,18 +33,20 @@ MISSPELLED: Final = {
 
 GROUPS: Final = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
 THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+MILLIONS: Final = re.compile(r"(?<![\d.,])\d{1,3},\d{3},\d{3}(?![\d.,])")
 DECIMALS: Final = re.compile(r"(?<![\d.,])(\d[\d,]*)\.(\d{1,2}|\d{4,})(?![\d.])")
 """Numbers whose point people also write as a comma. With three decimals, the comma would be that of thousands."""
 
 
 def typed(figures: str, generator: random.Random) -> str:
     """Returns figures as people type them: often without commas in thousands, rarely with spaces or apostrophes
-    instead, in lakhs (`1,23,456`), or with a decimal comma (`1.234,5`).
+    instead, in lakhs (`1,23,456`), or with points and a decimal comma (`1.234,5`, `1.234.567`).
     """
     chance = generator.random()
     if chance < 0.06:
         return GROUPS.sub(lambda number: _in_lakhs(number[0]), figures)
     if chance < 0.13:
+        figures = MILLIONS.sub(lambda number: number[0].replace(",", "."), figures)
         return DECIMALS.sub(lambda number: f"{number[1].replace(',', '.')},{number[2]}", figures)
     return THOUSANDS.sub(generator.choices((",", "", " ", "'"), (45, 50, 3, 2))[0], figures)
 

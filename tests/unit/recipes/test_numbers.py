@@ -73,6 +73,13 @@ def test_numbers_are_spoken(function: str, number: int, spoken: str) -> None:
         (values.roman_numeral(14), "XIV", "fourteen"),
         (values.numbered(5), "No. 5", "number five"),
         (values.dozens(2), "2 dozen", "two dozen"),
+        (values.fraction(2, 3), "2\N{FRACTION SLASH}3", "two thirds"),
+        (values.numbers_in_order((10, 20, 30)), "10,20,30", "ten, twenty, thirty"),
+        (times.duration((1, "hour"), (1, "minute")), "1h01", "one hour one minute"),
+        (times.date_and_time(date(2022, 1, 15), 4, 45, "p.m."), "1/15/2022 4:45 pm",
+         "January fifteenth, twenty twenty-two, four forty-five p.m."),
+        (times.time_in_zone(6, 45, "p.m.", "EST"), "6:45 p.m. Eastern Standard Time", "six forty-five p.m. EST"),
+        (times.nth_century(5, era="BC"), "5th century BC", "fifth century BC"),
         (values.fraction(1, 2, 2), "2½", "two and a half"),
         (values.scaled_money("$", "1.5", "million"), "$1.5M", "one point five million dollars"),
         (values.signed("-", values.money("$", 5)), "-$5", "minus five dollars"),
@@ -213,6 +220,10 @@ def test_times_on_the_dial_that_could_be_ranges_are_left_out() -> None:
          "2024-05-06 14:05"),
         (values.scientific("2", 5), "two times ten to the power of five", "2×10^5"),
         (times.interval_of_clock_times((9, 30), (10, 0)), "from nine thirty to ten o'clock", "9:30-10:00"),
+        (times.time_in_zone(6, 45, "p.m.", "ET"), "six forty-five p.m. Eastern Time", "6:45 p.m. ET"),
+        (times.year_of_era(753, "BC"), "seven fifty-three BC", "753 BC"),
+        (times.bare_year(1066), "ten sixty-six", "1066"),
+        (values.dotted((127, 0, 0, 1)), "one twenty-seven dot zero dot zero dot one", "127.0.0.1"),
     ],
 )  # fmt: skip
 def test_words_are_written(value: Any, heard: str, written: str) -> None:
@@ -235,6 +246,8 @@ def test_words_are_written(value: Any, heard: str, written: str) -> None:
         (values.single_digits("1" * 21), {"1" * 21}),
         # The month comes first in figures with slashes, if it can.
         (times.calendar_date(date(2024, 5, 6)), {"6/5/2024", "06/05/2024", "6-05-2024"}),
+        # The last group of a number has three digits.
+        (values.numbers_in_order((1, 200, 30)), {"1,200,30"}),
         # A quarter to twelve p.m. could be in the morning.
         (times.time_of_day(11, 45, "p.m."), {"quarter to twelve p.m.", "quarter to twelve pm"}),
     ],
@@ -254,6 +267,7 @@ def test_variants_of_inputs_are_those_that_people_write() -> None:
     assert typed == {
         "$1,204,000.50", "$1204000.50", "$1 204 000.50", "$1'204'000.50", "$12,04,000.50", "$1.204.000,50",
     }  # fmt: skip
+    assert "1.204.000" in {variants.typed("1,204,000", random.Random(seed)) for seed in range(99)}
     # With three decimals, a comma would be that of thousands; addresses and dates have no decimals.
     for figures in ("1.204", "10.0.0.1", "5.6.2024", "555.123.4567"):
         assert {variants.typed(figures, random.Random(seed)) for seed in range(99)} == {figures}
@@ -261,6 +275,18 @@ def test_variants_of_inputs_are_those_that_people_write() -> None:
     assert {"one million, two hundred thousand"} <= scaled
     assert {variants.ended("2 p.m.", random.Random(seed)) for seed in range(200)} == {"2 p.m."}
     assert {variants.ended("5", random.Random(seed)) for seed in range(500)} == {"5", "5.", "5,", "5!", "5?"}
+
+
+def test_minutes_past_twelve_are_not_called_midnight() -> None:
+    readings = times.time_of_day(12, 12, "a.m.").words
+    assert "twelve minutes past midnight" in readings
+    assert not [each for each in readings if each.startswith("midnight")]
+
+
+def test_years_that_could_be_times_are_not_read_without_a_word() -> None:
+    years = {value.spoken for value, _ in numbers.small_values() if value.words == (value.spoken,)}
+    assert "ten sixty-six" in years
+    assert "ten thirty" not in years
 
 
 @pytest.fixture(scope="module")
