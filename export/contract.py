@@ -9,7 +9,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -218,12 +218,47 @@ class _Watch:
                 self._read.add(key)
             return object.__getattribute__(part, name)
 
-        cls.__setattr__, cls.__getattribute__ = record_set, record_read
-        try:
-            yield
-        finally:
+        def start() -> None:
+            cls.__setattr__, cls.__getattribute__ = record_set, record_read
+
+        def stop() -> None:
             cls.__setattr__ = plain
             del cls.__getattribute__
+
+        start()
+        try:
+            with _around_compiled(stop, start):
+                yield
+        finally:
+            stop()
+
+
+@contextlib.contextmanager
+def _around_compiled(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Runs all functions that torch.compile returns in a block between two others.
+
+    torch's scan compiles its body, and the compiler fails on modules whose attributes are recorded.
+    """
+    own: Any = torch
+    plain = own.compile
+
+    def compiling(*arguments: Any, **options: Any) -> Any:
+        compiled = plain(*arguments, **options)
+
+        def run(*inputs: Any, **keywords: Any) -> Any:
+            before()
+            try:
+                return compiled(*inputs, **keywords)
+            finally:
+                after()
+
+        return run
+
+    own.compile = compiling
+    try:
+        yield
+    finally:
+        own.compile = plain
 
 
 def tried(
