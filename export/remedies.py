@@ -90,6 +90,8 @@ def explained(error: Exception, module: Any) -> UserError:
             f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
             "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
         )
+    elif "compatible OpOverload for aten.clamp" in text:
+        remedy = "torch can't export a clamp by an integer and a float: numbers of one type, such as x.clamp(1e-7, 1.0)"
     elif "_detect_is_causal_mask" in functions:
         remedy = (
             "torch compares the mask with a causal one: state whether it is, by tgt_is_causal=True (or is_causal of "

@@ -125,8 +125,8 @@ class Encoder(nn.LSTM):
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks of ids that are not zero on padding, a counter per
     row, a TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan with layers in it, and
-    recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the dictionary that it got, and
-    sets an attribute before it reads it, as attention does with `set_mask`.
+    recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the dictionary
+    that it got, and sets an attribute before it reads it, as attention does with `set_mask`.
     """
 
     row_state = ("hidden", "earlier", "count")

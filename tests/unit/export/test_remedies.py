@@ -193,6 +193,12 @@ class Cumulates(Plain):
         return {**state, "outputs": state["outputs"].cumprod(1)}
 
 
+class MixesNumbers(Plain):
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, weights = super().step(previous_ids, row_state, source_state)
+        return logits, state, weights.clamp(1e-7, 1)
+
+
 class ChangesPacked(Plain):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
@@ -296,6 +302,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (Grows, r"step returns past as .*, must stay .* \(2, 0, 16\); a state that grows .* its last size in encode"),
         (NamesSourcesAsRows, r"step returns attention, .* out of row_state"),
         (Cumulates, r"Cumulates can't be traced: torch can't export prod to ONNX: write it with other operations"),
+        (MixesNumbers, r"numbers of one type, such as x\.clamp\(1e-7, 1\.0\)"),
         (ChangesPacked, r"can't be traced at .*:{line}: .*a packed sequence may only go through nn\.LSTM"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
