@@ -113,6 +113,22 @@ def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
     assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
 
 
+def test_a_command_ends_while_abandoned_work_captures_standard_error() -> None:
+    """Covers a server that is ended while it opens a bundle: the thread that opens it goes on."""
+    program = (
+        "import threading; from attendant.runtime.command import exit_command\n"
+        "from attendant.runtime.process import quiet_stderr\n"
+        "captures = threading.Event()\n"
+        "def open_bundle():\n"
+        "    with quiet_stderr(): captures.set(); threading.Event().wait()\n"
+        "def main():\n"
+        "    threading.Thread(target=open_bundle, daemon=True).start()\n"
+        "    captures.wait()\n"
+        "exit_command('x', main)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
 def test_a_character_that_the_output_lacks_is_escaped() -> None:
     program = "from attendant.runtime.command import exit_command; exit_command('x', lambda: print('a → b'))"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
