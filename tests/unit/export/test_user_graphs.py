@@ -233,7 +233,7 @@ def test_a_graph_that_cannot_be_imported_is_refused(which: int, change: object, 
         (Form(positions=1), "", r"step.onnx: no axis of 'hidden' .* runs over rows; export a single decoder step"),
         (Form(positions=16, padding="given"), "", "source.max_tokens is 30, and .*/encoder.onnx takes 16 positions"),
         (Form(), "[stap]", "stap: there is no such field"),
-        (Form(), "[step]\nscores = 3", "step.scores: must be a valid string, got 3"),
+        (Form(), "[step]\nscores = 3", "step.scores: must be a text, got 3"),
         (Form(), "[step", "not TOML"),
     ],
 )

@@ -325,7 +325,7 @@ def test_a_source_is_in_one_split_always_the_same(tmp_path: Path, monkeypatch: p
         ({"train": "a", "validation": "b", "split": {"validation": 0.1}}, "leave one of them out"),
         ({"train": "a", "split": {"validation": 0.5, "test": 0.5}}, "must be above 0 and below 1 together"),
         ({"train": "a", "split": {"validation": 1.0}}, "less than 1"),
-        ({"fetch": "copy", "split": {"test": 0.1}}, "leave one of them out"),
+        ({"fetch": "copy", "split": {"test": 0.1}}, "leave split out"),
     ],
 )
 def test_splits_that_contradict_each_other_are_refused(inputs: dict[str, object], message: str) -> None:

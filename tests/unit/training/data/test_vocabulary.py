@@ -208,7 +208,7 @@ def test_a_recipe_takes_a_tokenizer_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"tokenizer": "bytes"}, "'bytes' must be one of character, word, bpe, unigram, or a file"),
+        ({"tokenizer": "bytes"}, "must be one of character, word, bpe, unigram, or a file"),
         ({"tokenizer": "x.model", "vocabulary_size": 9}, "vocabulary_size = 9 is of a tokenizer that is trained"),
         ({"tokenizer": "x.json", "normalize": ["nfkc"]}, "source.tokenizer is the file x.json: leave normalize out"),
     ],
