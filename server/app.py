@@ -143,7 +143,7 @@ def grpc_methods(
 ) -> list[Rpc]:
     """Makes the table of all methods of the gRPC port. Without `inference` there is no Open Inference Protocol."""
     service = health_pb2.DESCRIPTOR.services_by_name["Health"]
-    health = library_rpcs(service, health_servicer, ["Check", "Watch"], access.health)
+    health = library_rpcs(service, health_servicer, access.health)
     rpcs = [*seq2seq.values(), *inference.values(), *health]
     if access.reflection != "off":
         services = list(dict.fromkeys(rpc.service for rpc in rpcs))
