@@ -23,7 +23,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime.answers import answer_fields
-from attendant.runtime.errors import Violation, Violations, shortened
+from attendant.runtime.errors import Violation, Violations, shortened, some_of
 from attendant.server.call import Call, RequestLog, RequestRecord, Rpc, guard_of, rpcs_of
 from attendant.server.catalogue import ServedModel
 from attendant.server.config import Openness
@@ -59,6 +59,8 @@ FIELDS: Final[Mapping[str, Any]] = {
     **SAMPLING_FIELDS,
     **OUTPUT_FIELDS,
 }
+PARAMETERS: Final = (*FIELDS, PREFIX, MASKED, SAMPLING)
+MAX_UNKNOWN: Final = 4  # Unknown parameters that an error shows.
 
 
 class InferenceServicer:
@@ -244,7 +246,12 @@ def _num_texts(request: Any) -> int:
 def set_options(
     request: messages.GenerateRequest, parameters: Mapping[str, wire.InferParameter], violations: Violations
 ) -> None:
-    """Sets the options of a request; unknown names, and values of other types, are violations."""
+    """Sets the options of a request; unknown names together, and each value of another type, are violations."""
+    if unknown := sorted(name for name in parameters if name not in PARAMETERS):
+        # Messages are cut: the names that start as the first unknown one come first.
+        choices = sorted(PARAMETERS, key=lambda name: (name[:3] != unknown[0][:3], name))
+        names = some_of([shortened(name) for name in unknown], MAX_UNKNOWN)
+        violations.append(Violation("parameters", names, f"some of {', '.join(choices)}", quoted=True))
     for name, parameter in parameters.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
         if name == PREFIX:
@@ -258,10 +265,9 @@ def set_options(
         elif name == SAMPLING:
             if violations.require(value is True, f"parameters.{name}", value, "true or unset"):
                 request.decoding.sampling.SetInParent()
-        elif (field := FIELDS.get(name)) is None:
-            choices = ", ".join(sorted([*FIELDS, PREFIX, MASKED, SAMPLING]))
-            violations.add("parameters", name, f"some of {choices}")
-        elif violations.require(_fits(field, value), f"parameters.{name}", value, requests.must_be(field)):
+        elif (field := FIELDS.get(name)) is not None and violations.require(
+            _fits(field, value), f"parameters.{name}", value, requests.must_be(field)
+        ):
             setattr(_part(request, name), name, value)
 
 

@@ -182,7 +182,10 @@ def text_parameter(name: str, value: str) -> dict[str, Any]:
         ({"outputs": [{"name": "text"}, {"name": "texts"}]}, "outputs[1].name is 'texts'"),
         ({"outputs": [{"name": "text", **text_parameter("top", "2")}]}, "outputs[0].parameters is 'top'"),
         ({"id": "a\nb"}, "id is 'a\\nb'"),
-        ({"parameters": {"speed": {"int64_param": 3}}}, "parameters is 'speed'"),
+        (
+            {"parameters": {"beam": {"int64_param": 3}, "zest": {"bool_param": True}, "size": {}}},
+            "parameters is 'beam', 'size', 'zest', must be some of beam_size, ",
+        ),
         ({"parameters": {"beam_size": {}}}, "parameters.beam_size is ''"),
         ({"parameters": {"seed": {"int64_param": -1}}}, "parameters.seed is -1"),
         ({"parameters": {"top_p": {"double_param": 2}}}, "parameters.top_p is 2"),

@@ -272,7 +272,7 @@ def test_a_port_in_use_is_refused(running: Running, tiny_bundle_path: Path) -> N
 def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
     bundle = str(tiny_bundle_path)
     message = refusal(bundle, "--host", "no-such-host.invalid")
-    assert message.startswith("--port: can't listen on no-such-host.invalid:0: ")
+    assert message.startswith("--host is 'no-such-host.invalid', must be an address or a name of this machine: ")
     assert refusal(bundle, bundle).startswith("two bundles hold a model named tiny: ")
     message = refusal(bundle, "--precision", "int8", "--workers", "2")
     assert message == "precision int8 is not in the bundle tiny; it has fp32"
