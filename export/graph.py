@@ -39,7 +39,7 @@ class TracedGraph:
         del proto.graph.value_info[:]
         # The passes leave these.
         del proto.metadata_props[:]
-        for graph in _with_bodies(proto.graph):
+        for graph in with_bodies(proto.graph):
             for part in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
                 part.ClearField("doc_string")
                 part.ClearField("metadata_props")
@@ -59,13 +59,13 @@ class TracedGraph:
         return GraphSpec(file=file, sha256=digest, opset=self.opset, inputs=self.inputs, outputs=self.outputs)
 
 
-def _with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yields a graph and the bodies of its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _with_bodies(attribute.g)
+                yield from with_bodies(attribute.g)
 
 
 def _spec(value: ir.Value) -> TensorSpec:
