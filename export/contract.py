@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attendant.export.remedies import call_remedy, files_of, line_in, short_path
+from attendant.export.remedies import SQUEEZE, call_remedy, files_of, line_in, short_path
 from attendant.runtime.bundle.graph_io import ENCODER_INPUTS, step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import PAD_ID
@@ -277,6 +277,11 @@ def tried(
     positional: dict[str, int] = {}
     for name in last:
         shapes = [(batch.width, batch.tensors[name].shape) for batch in batches]
+        if lost := [(width, shape) for width, shape in shapes if len(shape) != len(shapes[-1][1])]:
+            raise UserError(
+                f"{type(module).__name__}.encode returns {name} of shape {tuple(lost[0][1])} for {lost[0][0]} "
+                f"positions, and {tuple(shapes[-1][1])} for {shapes[-1][0]}: {SQUEEZE}"
+            )
         axes = [axis for axis in range(1, len(shapes[0][1])) if len({shape[axis] for _, shape in shapes}) > 1]
         if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
             raise UserError(
@@ -368,7 +373,12 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
                 "evaluation, no random numbers, nothing kept on the module)"
             )
         alone, own = first[key].double(), tensor[:1].double()
-        if own.shape != alone.shape or not torch.allclose(own, alone, rtol=1e-2, atol=1e-2, equal_nan=True):
+        if own.shape != alone.shape:
+            raise UserError(
+                f"{name} returns {key} of shape {tuple(alone.shape)} for one {unit}, must be {tuple(own.shape)}: "
+                f"{SQUEEZE}"
+            )
+        if not torch.allclose(own, alone, rtol=1e-2, atol=1e-2, equal_nan=True):
             raise UserError(
                 f"{name}: {key} of a {unit} must not depend on the other {unit}s of the batch: compute each {unit} by "
                 "itself (no means over the first axis, no batch normalization in training mode)"

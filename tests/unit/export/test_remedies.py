@@ -232,6 +232,12 @@ class Encoded:
     mask: torch.Tensor
 
 
+class LosesPositions(Plain):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "extra": state["outputs"].squeeze(1)}
+
+
 class CopiesTensors(Plain):
     def encode(self, source_ids, source_lengths):
         return asdict(Encoded(**super().encode(source_ids, source_lengths)))  # the mistake
@@ -332,6 +338,12 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (encodes("hidden", lambda x: torch.dropout(x, 0.5, True)), "encode gives other hidden for the same arguments"),
         (encodes("hidden", lambda x: x / 0 * 0), "encode returns hidden with NaN for 1 sources of 5 positions"),
         (steps(0, lambda x: x - x.mean(0)), "step: logits of a row must not depend on the other rows"),
+        (
+            steps(0, lambda x: x.squeeze()),
+            r"logits of shape \(14,\) for one row, must be \(1, 14\): squeeze\(\) also rem",
+        ),
+        (steps(0, lambda x: x.squeeze().log_softmax(1)), r"got 1\) at .*; squeeze\(\) also removes .* squeeze\(1\)"),
+        (LosesPositions, r"returns extra of shape \(4, 16\) for 1 positions, .*: squeeze\(\) also removes"),
         (steps(0, lambda x: x.softmax(-1)), "step returns probabilities: return the logits"),
         (steps(0, lambda x: x.masked_fill(x > 0, math.inf)), "step returns logits that are infinite: mask by -1e9"),
         (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
