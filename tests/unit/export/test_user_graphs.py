@@ -463,6 +463,7 @@ def test_nothing_is_drafted_from_an_unclear_graph(tmp_path: Path) -> None:
 
     def add_input(model: onnx.ModelProto) -> None:
         model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.INT64, ["B", "S"]))
+        model.graph.node.append(helper.make_node("Neg", ["other"], ["negative"]))
 
     changed(encoder, add_input)
     with pytest.raises(
