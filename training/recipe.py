@@ -31,6 +31,7 @@ from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, S
 from attendant.training.table import Count, Share, Table, parsed_toml, problems_of, requirement
 
 RECIPE_NAME: Final = "recipe.toml"
+STANDARD_INPUT: Final = Path("-")
 
 
 class TrainerConfig(Table):
@@ -258,10 +259,15 @@ def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs 
         path /= RECIPE_NAME
     elif not path.is_file():
         path = recipes.get(path.as_posix(), path)
-    if not path.exists():
+    if path.is_dir() or not path.exists():
+        problem = f"there is no such recipe{suggestion(path.stem, recipes)}"
+        if path.is_dir():
+            problem = f"the folder has no {RECIPE_NAME}"
+        elif path == STANDARD_INPUT:
+            problem = "standard input is no recipe"
         raise UserError(
-            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
-            f"{RECIPE_NAME}, or the name of an included recipe: {', '.join(recipes)}"
+            f"{path}: {problem}; give a file, a folder with a {RECIPE_NAME}, or the name of an included recipe: "
+            f"{', '.join(recipes)}"
         )
     content = parsed_toml(read_text(path), str(path))
     return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)

@@ -255,11 +255,13 @@ def _evaluation(tokenizer: str, targets: Sequence[str]) -> dict[str, Any]:
 
 
 def is_recipe(name: str) -> bool:
-    """Returns True if an argument names a recipe: a TOML file, a folder with a recipe.toml, or one of the package's."""
+    """Returns True if an argument is meant as a recipe: a TOML file, a folder, or the name of one of the package's.
+
+    A file of YAML is no recipe, and no file of pairs either: the error about a recipe has the remedy.
+    """
     path = Path(name)
     is_bare = not path.exists() and "." not in path.name and "," not in name
-    is_hidden = path.is_dir() and name in recipe.shipped_recipes()  # by a folder of the same name
-    return path.suffix.lower() == ".toml" or (path / recipe.RECIPE_NAME).is_file() or is_bare or is_hidden
+    return path.suffix.lower() in (".toml", ".yaml", ".yml") or path.is_dir() or is_bare
 
 
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any] | recipe.Recipe | InMemoryPairs

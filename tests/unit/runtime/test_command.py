@@ -56,6 +56,15 @@ def test_an_empty_path_is_refused() -> None:
         parser.parse_args([""])
 
 
+@pytest.mark.parametrize(("kind", "value"), [(int, "x"), (int, "1.5"), (int, ""), (int, "9" * 5000), (float, "1,5")])
+def test_a_value_that_is_no_number_is_refused_in_plain_words(kind: type[int] | type[float], value: str) -> None:
+    parser = CommandParser(prog="name")
+    parser.add_argument("--size", type=kind)
+    must_be = "a whole number" if kind is int else "a number"
+    with pytest.raises(UserError, match=rf"^argument --size: '.{{0,400}} is not {must_be}; see name --help$"):
+        parser.parse_args([f"--size={value}"])
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_command("name", lambda: 1 // 0)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.recipe import Recipe, load_recipe, recipe_from, shipped_recipes
+from attendant.training.recipe_choice import recipe_of_inputs
 
 RECIPES = list(shipped_recipes().values())
 
@@ -290,6 +291,29 @@ def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pyte
         assert load_recipe(Path(name)) == load_recipe(path)
         if path.name == "recipe.toml":
             assert load_recipe(path.parent) == load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("-", "-: standard input is no recipe; give a file, a folder with a recipe.toml, or the name of an included"),
+        ("folder", "folder: the folder has no recipe.toml; give a file, a folder with a recipe.toml, or the name of"),
+        ("folder.tsv", "folder.tsv: the folder has no recipe.toml; give a file"),
+        ("mine.yaml", "mine.yaml: is not TOML: "),
+        ("empty.toml", "data is missing"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_with_the_forms_that_are(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "folder.tsv"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine.yaml").write_text("data:\n  train: a.tsv\n")
+    (tmp_path / "empty.toml").touch()
+    with pytest.raises(UserError) as refused:
+        recipe_of_inputs([name])
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["g2p-cmudict-smal", "recipes/g2p-cmudict-small.toml"])
