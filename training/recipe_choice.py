@@ -14,7 +14,7 @@ from attendant.runtime.files import path_of
 from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory
-from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig, train_tokenizer
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
@@ -168,7 +168,8 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
         side: _tokenizer(of_side, num_pairs, spells=spells, keeps_spaces=keeps_lines and _have_lines(of_side))
         for side, of_side in usual.items()
     }
-    limits = {side: _limit(TokenizerConfig.model_validate(tables[side]), of_side) for side, of_side in texts.items()}
+    configs: dict[str, type[TokenizerConfig]] = {"source": SourceConfig, "target": TargetConfig}
+    limits = {side: _limit(configs[side].model_validate(tables[side]), of_side) for side, of_side in texts.items()}
     share = max(min(HELD_OUT_SHARE, MAX_HELD_OUT / len(sources)), MIN_HELD_OUT / len(sources))
     share = float(f"{min(share, LARGEST_SHARE):.2g}")
     embedding_size, hidden_size, dropout, max_tokens, max_epochs = next(

@@ -348,6 +348,11 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
 
 
 def _no_symbol(config: TokenizerConfig) -> UserError:
+    if config.min_frequency == 1:
+        return UserError(
+            f"the {config.TABLE}s of the training split have no characters except white space, "
+            f"invisible ones and those that {config.TABLE}.normalize removes"
+        )
     return UserError(
         f"no symbol occurs {config.TABLE}.min_frequency = {config.min_frequency} times in the training split: lower "
         "min_frequency"
