@@ -319,8 +319,11 @@ def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple
 def _compared_with_run(
     bundle: Bundle, precision: Precision, stepper: "BundleStepper", path: Path, checkpoint: str
 ) -> str:
-    """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result."""
-    from attendant.export.origins import exportable_bundle, exportable_run  # noqa: PLC0415
+    """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result.
+
+    Both are compared on the run's sources, as by the export: on others, graphs that passed there could fail here.
+    """
+    from attendant.export.origins import exportable_run  # noqa: PLC0415
     from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced  # noqa: PLC0415
     from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
     from attendant.training.run.loading import load_run  # noqa: PLC0415
@@ -328,11 +331,6 @@ def _compared_with_run(
     manifest = bundle.manifest
     if "fp32" not in manifest.graphs:
         return "not compared with the run, since the fp32 graphs were left out"
-    if precision == "int8":
-        sources = exportable_bundle(bundle).encoder_sources()
-        tokens = certify_rewritten(GridComparison(manifest, stepper, OnnxStepper(bundle), sources), {}).tokens
-        agreement = f"{tokens.num_identical} of {tokens.num_compared} decodings identical"
-        return f"{agreement} to fp32's; the same bits alone and in batches"
     exportable = exportable_run(load_run(path, checkpoint), manifest.name)
     ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
     if exportable.model.state != manifest.graphs["fp32"].state or ours != theirs:
@@ -340,7 +338,12 @@ def _compared_with_run(
         raise UserError(
             f"{path} holds the weights {ours}, the bundle was exported from {theirs}: name its run and its --checkpoint"
         )
-    grid = GridComparison(manifest, stepper, exportable.model.reference, exportable.encoder_sources())
+    sources = exportable.encoder_sources()
+    if precision == "int8":
+        tokens = certify_rewritten(GridComparison(manifest, stepper, OnnxStepper(bundle), sources), {}).tokens
+        agreement = f"{tokens.num_identical} of {tokens.num_compared} decodings identical"
+        return f"{agreement} to fp32's; the same bits alone and in batches"
+    grid = GridComparison(manifest, stepper, exportable.model.reference, sources)
     certificate = certify_traced(grid, exportable.model.exact_reference())
     tokens = certificate.tokens
     return (

@@ -20,12 +20,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import attendant
 from attendant.export import commands
 from attendant.export.__main__ import main
-from attendant.export.origins import exportable_bundle
+from attendant.export.origins import exportable_bundle, exportable_run
+from attendant.export.verification.certification import GridComparison
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Manifest
+from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError
 from attendant.training.__main__ import main as train
+from attendant.training.run.loading import load_run
 from attendant_client.version import VERSION
 from tests.bundles import TINY_PLAN
 from tests.faults.crafting import seal
@@ -137,6 +140,23 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
             attendant.verify(tmp_path, **{name: limit})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--checkpoint is for --run"):
         attendant.verify(tmp_path, checkpoint="last")
+
+
+def test_every_precision_is_verified_on_the_sources_of_the_run(
+    run: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    both = attendant.export_run(bundle, tmp_path / "both", precisions=["fp32", "int8"], measure=False, plan=TINY_PLAN)
+    grids = {}
+
+    def recorded(manifest: Manifest, stepper: BundleStepper, *rest: Any) -> GridComparison:
+        grids[stepper.precision] = grid = GridComparison(manifest, stepper, *rest, TINY_PLAN)
+        return grid
+
+    monkeypatch.setattr("attendant.export.verification.certification.GridComparison", recorded)
+    attendant.verify(both, run=run)
+    sources = exportable_run(load_run(run)).encoder_sources()
+    assert {precision: grid.real_sources for precision, grid in grids.items()} == {"fp32": sources, "int8": sources}
 
 
 def test_it_is_verified_again_with_its_run_and_inspected(
