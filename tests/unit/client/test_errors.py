@@ -157,8 +157,7 @@ async def test_the_server_sets_the_retry_delay(client: AttendantClient, server: 
 
 
 async def test_the_deadline_holds_for_all_attempts_together(client: AttendantClient, server: Served) -> None:
-    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(500))] * 9)
-    began = time.monotonic()
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(400))] * 9)
     with pytest.raises((DeadlineExceeded, Unavailable)):
-        await client.generate("a", timeout=0.75)
-    assert time.monotonic() - began < 1.9, "five attempts take 2 s"
+        await client.generate("a", timeout=0.6)
+    assert len(server.seq2seq.requests) <= 2
