@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,10 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
     for name in (3, ""):
         with pytest.raises(UserError, match=f"--name {name!r}: a bundle's name has 1 to 64"):
             attendant.export_run(run, tmp_path / "bundle", name=name)  # type: ignore[arg-type]
+    for option, value, must_be in (("beam_size", "x", "a whole number"), ("patience", [1], "a number")):
+        flag = f"--{option.replace('_', '-')}"
+        with pytest.raises(UserError, match=f"^{re.escape(f'{flag} {value}: must be {must_be}')}$"):
+            attendant.export_run(run, tmp_path / "bundle", **{option: value})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="provider='gpu': must be cpu or cuda"):
         attendant.verify(tmp_path, provider="gpu")  # type: ignore[arg-type]
     for signature in ("release.pub", 3):
