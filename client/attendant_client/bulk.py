@@ -81,6 +81,7 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
         await asyncio.sleep(0)
 
 
+GATHER_SECONDS = 0.002  # Requests that begin within this time after the first one share its message.
 STATUS_SECONDS = 0.5  # A refused stream returns its status within this time, if nothing is written to it meanwhile.
 MESSAGE_REQUESTS = 64
 MESSAGE_BYTES = 64 << 10
@@ -189,7 +190,7 @@ class Bulk:
             self._unsent = deque(request for request, _ in self._unanswered.values())
             stream = self._open_stream()
             go_on = asyncio.Event()
-            sending = asyncio.create_task(self._send(stream, go_on, STATUS_SECONDS if careful else 0))
+            sending = asyncio.create_task(self._send(stream, go_on, STATUS_SECONDS if careful else GATHER_SECONDS))
             answered = False
             raised: grpc.aio.AioRpcError | None = None
             try:

@@ -138,12 +138,12 @@ class RetriedStream:
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[pb.GenerateManyRequest | None] = asyncio.Queue()
-        self._num_written = 0
+        self.written: list[int] = []  # Numbers of requests.
         self._is_answered = False
 
     async def write(self, message: pb.GenerateManyRequest) -> None:
-        self._num_written += 1
-        if self._num_written == 1 or self._is_answered:
+        self.written.append(len(message.requests))
+        if len(self.written) == 1 or self._is_answered:
             self._messages.put_nowait(message)
 
     async def done_writing(self) -> None:
@@ -169,6 +169,14 @@ async def test_no_request_is_lost_while_a_stream_is_retried() -> None:
     async with Bulk(RetriedStream, timeout=2) as bulk:
         answers = await asyncio.gather(*(bulk.generate("a") for _ in range(200)))
         assert [answer.best.text for answer in answers] == ["A"] * 200
+
+
+async def test_a_list_shares_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attendant_client.bulk.GATHER_SECONDS", 0.2)
+    stream = RetriedStream()
+    async with Bulk(lambda: stream, timeout=2) as bulk:
+        answers = [answer async for answer in in_order(bulk.generate, ["a"] * 8, concurrency=8)]
+    assert (len(answers), stream.written) == (8, [8])
 
 
 async def test_an_answer_that_is_late_raises_deadline_exceeded(client: AttendantClient) -> None:
