@@ -262,6 +262,8 @@ def test_a_bundle_is_signed_once_and_verified(
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
         (["{run}", "--output", "{bundle}/new"], "is inside the bundle"),
         (["verify", "{bundle}", "--checkpoint", "last"], "--checkpoint is for --run"),
+        (["verify", "{bundle}", "--load-mib", "1.5"], "--load-mib: '1.5' is not a whole number from 1 to 1,000,000"),
+        (["verify", "{bundle}", "--load-seconds", "x"], "--load-seconds: 'x' is not a number from 0.1 to 86,400"),
         (["{run}", "--output", "out", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to "),
         (["{run}", "--output", "out", "--precision", "fp32,int4"], "'int4' is none of fp32, int8"),
         (["{run}", "--output", "out", "--data", "nowhere.tsv"], "--data nowhere.tsv: nothing is measured on it"),
