@@ -320,9 +320,11 @@ def _tried(
     if not placed or (needed and lost):
         remedy = f"; {OPTIMIZED}" if graph.is_quantized else ""
         raise _MixesRows(f"{graph.file}: {', '.join(lost)}: no axis runs over {mixes}{remedy}")
-    for name, value in ({} if row_by_row else run(1, sizes[0][1])).items():
-        if name in placed and value.dim() != len(placed[name].axes):
-            raise UserError(f"{graph.file}: {placed[name]} has other axes for one row: export it without squeeze()")
+    if not row_by_row:
+        of_one_row = run(1, sizes[0][1])
+        for name, own in placed.items():
+            if of_one_row[name].dim() != len(own.axes):
+                raise UserError(f"{graph.file}: with one row, {own} has another rank: export it without squeeze()")
     example = {name: standard(runs[0][name], own, row_by_row=row_by_row) for name, own in placed.items()}
     return replace(places, takes=[each.name for each in inputs(*sizes[0])], outputs=placed, example=example)
 

@@ -394,6 +394,13 @@ def test_a_faulty_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
 
 
+def drafted_states(folder: Path, texts: dict[str, str]) -> object:
+    """Returns the states that are drafted for two graphs in ONNX's text form, `encoder` and `step`."""
+    for name, text in texts.items():
+        onnx.save(parser.parse_model(text), folder / f"{name}.onnx")
+    return tomllib.loads(draft_spec(folder / "encoder.onnx", folder / "step.onnx"))["state"]
+
+
 def test_states_whose_names_say_nothing_keep_their_order(tmp_path: Path) -> None:
     """Keras calls the results of an LSTM lstm_1 and lstm_1_1, after the probabilities."""
     texts = {
@@ -412,10 +419,7 @@ def test_states_whose_names_say_nothing_keep_their_order(tmp_path: Path) -> None
                 dense = Concat <axis = 1> (lstm_1, lstm_1_1, floats)
             }""",
     }
-    for name, text in texts.items():
-        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
-    drafted = tomllib.loads(draft_spec(tmp_path / "encoder.onnx", tmp_path / "step.onnx"))
-    assert drafted["state"] == [
+    assert drafted_states(tmp_path, texts) == [
         {"input": "h_in", "encoder": "lstm", "output": "lstm_1"},
         {"input": "c_in", "encoder": "lstm_1", "output": "lstm_1_1"},
     ]
@@ -448,10 +452,7 @@ def test_tensors_of_other_shapes_do_not_change_the_order_of_states(tmp_path: Pat
                 Identity = Squeeze (all, first)
             }""",
     }
-    for name, text in texts.items():
-        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
-    drafted = tomllib.loads(draft_spec(tmp_path / "encoder.onnx", tmp_path / "step.onnx"))
-    assert drafted["state"] == [
+    assert drafted_states(tmp_path, texts) == [
         {"input": "h", "encoder": "Identity_1", "output": "Identity_1"},
         {"input": "c", "encoder": "Identity_2", "output": "Identity_2"},
         {"input": "enc", "encoder": "Identity"},
