@@ -15,6 +15,7 @@ from rich.status import Status
 from rich.text import Text
 
 from attendant.runtime.command import Command, CommandParser, ended_by_interrupts, exit_command, require
+from attendant.runtime.errors import shown
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
@@ -235,7 +236,7 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--load-seconds", metavar="SECONDS", type=_in_range(0.1, 86_400), default=LOAD_SECONDS, help=DEFAULT
     )
-    limits.add_argument("--load-mib", metavar="MIB", type=int, default=LOAD_MIB, help=DEFAULT)
+    limits.add_argument("--load-mib", metavar="MIB", type=_in_range(1, 1_000_000, int), default=LOAD_MIB, help=DEFAULT)
 
 
 def _sign_options(parser: argparse.ArgumentParser) -> None:
@@ -295,14 +296,16 @@ def _precisions(text: str) -> tuple[str, ...]:
     return names
 
 
-def _in_range(low: float, high: float) -> Callable[[str], float]:
-    def parsed(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not {low:g} to {high:g}")
-        return value
+def _in_range(low: float, high: float, kind: type[float] = float) -> Callable[[str], float]:
+    """Returns a parser of numbers in a range; `kind` may be int."""
 
-    parsed.__name__ = "number"  # argparse names it in its error
+    def parsed(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        noun = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a {noun} from {low:,} to {high:,}")
+
     return parsed
 
 

@@ -9,7 +9,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from attendant.export.remedies import call_remedy, files_of, line_in, short_path
+from attendant.export.remedies import SQUEEZE, call_remedy, files_of, line_in, short_path
 from attendant.runtime.bundle.graph_io import ENCODER_INPUTS, step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import PAD_ID
@@ -218,12 +218,47 @@ class _Watch:
                 self._read.add(key)
             return object.__getattribute__(part, name)
 
-        cls.__setattr__, cls.__getattribute__ = record_set, record_read
-        try:
-            yield
-        finally:
+        def start() -> None:
+            cls.__setattr__, cls.__getattribute__ = record_set, record_read
+
+        def stop() -> None:
             cls.__setattr__ = plain
             del cls.__getattribute__
+
+        start()
+        try:
+            with _around_compiled(stop, start):
+                yield
+        finally:
+            stop()
+
+
+@contextlib.contextmanager
+def _around_compiled(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Runs all functions that torch.compile returns in a block between two others.
+
+    torch's scan compiles its body, and the compiler fails on modules whose attributes are recorded.
+    """
+    own: Any = torch
+    plain = own.compile
+
+    def compiling(*arguments: Any, **options: Any) -> Any:
+        compiled = plain(*arguments, **options)
+
+        def run(*inputs: Any, **keywords: Any) -> Any:
+            before()
+            try:
+                return compiled(*inputs, **keywords)
+            finally:
+                after()
+
+        return run
+
+    own.compile = compiling
+    try:
+        yield
+    finally:
+        own.compile = plain
 
 
 def tried(
@@ -242,6 +277,11 @@ def tried(
     positional: dict[str, int] = {}
     for name in last:
         shapes = [(batch.width, batch.tensors[name].shape) for batch in batches]
+        if lost := [(width, shape) for width, shape in shapes if len(shape) != len(shapes[-1][1])]:
+            raise UserError(
+                f"{type(module).__name__}.encode returns {name} of shape {tuple(lost[0][1])} for {lost[0][0]} "
+                f"positions, and {tuple(shapes[-1][1])} for {shapes[-1][0]}: {SQUEEZE}"
+            )
         axes = [axis for axis in range(1, len(shapes[0][1])) if len({shape[axis] for _, shape in shapes}) > 1]
         if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
             raise UserError(
@@ -333,7 +373,12 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
                 "evaluation, no random numbers, nothing kept on the module)"
             )
         alone, own = first[key].double(), tensor[:1].double()
-        if own.shape != alone.shape or not torch.allclose(own, alone, rtol=1e-2, atol=1e-2, equal_nan=True):
+        if own.shape != alone.shape:
+            raise UserError(
+                f"{name} returns {key} of shape {tuple(alone.shape)} for one {unit}, must be {tuple(own.shape)}: "
+                f"{SQUEEZE}"
+            )
+        if not torch.allclose(own, alone, rtol=1e-2, atol=1e-2, equal_nan=True):
             raise UserError(
                 f"{name}: {key} of a {unit} must not depend on the other {unit}s of the batch: compute each {unit} by "
                 "itself (no means over the first axis, no batch normalization in training mode)"

@@ -6,7 +6,7 @@ Nodes may be added in any order; `GraphEditor.finished` removes unused nodes and
 
 import hashlib
 import itertools
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +39,10 @@ class TracedGraph:
         del proto.graph.value_info[:]
         # The passes leave these.
         del proto.metadata_props[:]
-        for part in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
-            part.ClearField("doc_string")
-            part.ClearField("metadata_props")
+        for graph in with_bodies(proto.graph):
+            for part in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+                part.ClearField("doc_string")
+                part.ClearField("metadata_props")
         onnx.checker.check_model(proto)
         inputs, outputs = (tuple(map(_spec, values)) for values in (model.graph.inputs, model.graph.outputs))
         return cls(model=proto, opset=model.opset_imports[""], inputs=inputs, outputs=outputs)
@@ -56,6 +57,15 @@ class TracedGraph:
         (folder / file).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         return GraphSpec(file=file, sha256=digest, opset=self.opset, inputs=self.inputs, outputs=self.outputs)
+
+
+def with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yields a graph and the bodies of its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from with_bodies(attribute.g)
 
 
 def _spec(value: ir.Value) -> TensorSpec:

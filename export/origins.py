@@ -51,6 +51,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.requests import unknown_symbols
 from attendant.training.model import Seq2Seq
 from attendant.training.run.loading import LoadedRun
+from attendant.training.table import requirement
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ def exportable_checkpoint(
     except ValidationError as error:
         problem = error.errors()[0]
         field = "".join(f"{name}: " for name in problem["loc"])
-        raise UserError(f"{path}: its model can't be imported: {field}{problem['msg']}") from None
+        raise UserError(f"{path}: its model can't be imported: {field}{requirement(problem)}") from None
     tokenizers = imported.source_tokenizer, imported.target_tokenizer
     widths = {side: imported.tensors[f"{side}_embedding.weight"].shape[1] for side in ("source", "target")}
     if widths["source"] != widths["target"]:
@@ -336,7 +337,7 @@ def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExp
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option} {problem['input']}: {problem['msg'].replace('Input should', 'must')}") from None
+        raise UserError(f"--{option} {problem['input']}: {requirement(problem)}") from None
     if not exportable.decoding.num_hypotheses <= decoding.beam_size <= exportable.limits.max_beam_size:
         least, most = exportable.decoding.num_hypotheses, exportable.limits.max_beam_size
         raise UserError(f"--beam-size {decoding.beam_size}: this model's beams have {least} to {most} hypotheses")

@@ -8,9 +8,9 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -31,6 +31,7 @@ from attendant.runtime.files import new_folder, path_of, read_text, sha256_of
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
 if TYPE_CHECKING:
+    from attendant.export.origins import ExportableModel
     from attendant.runtime.bundle_stepper import BundleStepper
 
 logger = logging.getLogger(__name__)
@@ -265,6 +266,7 @@ def verify(
     checks = [Check(subject="files", text=described)]
     if signature:
         checks.append(Check(subject="signature", text=f"signed, as {' or '.join(map(str, signature))} confirms"))
+    load = None if run_path is None else cache(partial(_exported_run, manifest, run_path, checkpoint or "best"))
     for precision in sorted(manifest.graphs):
         logger.info("decoding the golden examples in %s", precision)
         golden = partial(Check, subject="golden", precision=precision)
@@ -286,8 +288,8 @@ def verify(
         num_examples = sum(example.precision == precision for example in opened.golden)
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
         checks.append(golden(text=f"{precision} on {provider}: {num_examples} golden examples hold{how}"))
-        if run_path is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
-            compared = _compared_with_run(opened, precision, stepper, run_path, checkpoint or "best")
+        if load is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
+            compared = _compared_with_run(opened, precision, stepper, load)
             text = f"{precision} on {provider}: {compared}"
             checks.append(Check(subject="run", precision=precision, held="fp32" in manifest.graphs, text=text))
     return tuple(checks)
@@ -316,23 +318,11 @@ def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple
     return stepper, check_decoding(bundle, stepper, precision, provider)
 
 
-def _compared_with_run(
-    bundle: Bundle, precision: Precision, stepper: "BundleStepper", path: Path, checkpoint: str
-) -> str:
-    """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result."""
-    from attendant.export.origins import exportable_bundle, exportable_run  # noqa: PLC0415
-    from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced  # noqa: PLC0415
-    from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
+def _exported_run(manifest: Manifest, path: Path, checkpoint: str) -> "ExportableModel":
+    """Opens the run that a bundle was exported from. Raises UserError: its weights are others."""
+    from attendant.export.origins import exportable_run  # noqa: PLC0415
     from attendant.training.run.loading import load_run  # noqa: PLC0415
 
-    manifest = bundle.manifest
-    if "fp32" not in manifest.graphs:
-        return "not compared with the run, since the fp32 graphs were left out"
-    if precision == "int8":
-        sources = exportable_bundle(bundle).encoder_sources()
-        tokens = certify_rewritten(GridComparison(manifest, stepper, OnnxStepper(bundle), sources), {}).tokens
-        agreement = f"{tokens.num_identical} of {tokens.num_compared} decodings identical"
-        return f"{agreement} to fp32's; the same bits alone and in batches"
     exportable = exportable_run(load_run(path, checkpoint), manifest.name)
     ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
     if exportable.model.state != manifest.graphs["fp32"].state or ours != theirs:
@@ -340,7 +330,30 @@ def _compared_with_run(
         raise UserError(
             f"{path} holds the weights {ours}, the bundle was exported from {theirs}: name its run and its --checkpoint"
         )
-    grid = GridComparison(manifest, stepper, exportable.model.reference, exportable.encoder_sources())
+    return exportable
+
+
+def _compared_with_run(
+    bundle: Bundle, precision: Precision, stepper: "BundleStepper", load: "Callable[[], ExportableModel]"
+) -> str:
+    """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result.
+
+    Both are compared on the run's sources, as by the export: on others, graphs that passed there could fail here.
+    `load` opens the run.
+    """
+    from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced  # noqa: PLC0415
+    from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
+
+    manifest = bundle.manifest
+    if "fp32" not in manifest.graphs:
+        return "not compared with the run, since the fp32 graphs were left out"
+    exportable = load()
+    sources = exportable.encoder_sources()
+    if precision == "int8":
+        tokens = certify_rewritten(GridComparison(manifest, stepper, OnnxStepper(bundle), sources), {}).tokens
+        agreement = f"{tokens.num_identical} of {tokens.num_compared} decodings identical"
+        return f"{agreement} to fp32's; the same bits alone and in batches"
+    grid = GridComparison(manifest, stepper, exportable.model.reference, sources)
     certificate = certify_traced(grid, exportable.model.exact_reference())
     tokens = certificate.tokens
     return (

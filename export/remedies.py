@@ -7,10 +7,12 @@ import re
 import traceback
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from attendant.export.tracing import NotPortable
 from attendant.runtime.errors import UserError, reason_of
+
+SQUEEZE: Final = "squeeze() also removes an axis of one source, row or position: name the axis, such as squeeze(1)"
 
 
 def call_remedy(error: Exception, call: str, where: str, reaching: str) -> str:
@@ -20,7 +22,8 @@ def call_remedy(error: Exception, call: str, where: str, reaching: str) -> str:
     if re.search(r"\b(cuda|nvidia|xpu|mps)\b|same device", str(error), re.IGNORECASE):
         return "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
     if isinstance(error, IndexError) and reaching:
-        return f"{reaching}: the embedding needs that many rows"
+        is_axis = "Dimension out of range" in str(error)
+        return SQUEEZE if is_axis else f"{reaching}: the embedding needs that many rows"
     if isinstance(error, KeyError) and call.startswith("step"):
         return "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
     if isinstance(error, RuntimeError | IndexError | AssertionError | ValueError):
@@ -90,6 +93,8 @@ def explained(error: Exception, module: Any) -> UserError:
             f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
             "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
         )
+    elif "compatible OpOverload for aten.clamp" in text:
+        remedy = "torch can't export a clamp by an integer and a float: numbers of one type, such as x.clamp(1e-7, 1.0)"
     elif "_detect_is_causal_mask" in functions:
         remedy = (
             "torch compares the mask with a causal one: state whether it is, by tgt_is_causal=True (or is_causal of "

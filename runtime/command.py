@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,8 @@ class CommandParser(argparse.ArgumentParser):
         # An abbreviation of one option would become another option's when that is added.
         super().__init__(allow_abbrev=False, **options)
         self.register("type", Path, path_argument)
+        self.register("type", int, partial(_number, int, "a whole number"))
+        self.register("type", float, partial(_number, float, "a number"))
         self.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def error(self, message: str) -> NoReturn:
@@ -41,6 +44,14 @@ class CommandParser(argparse.ArgumentParser):
         words = unknown.partition("=")[0].split()
         near = suggestion(words[0], self._option_string_actions) if words else ""
         raise UserError(f"{message}{near or f'; see {self.prog} --help'}")
+
+
+def _number(kind: type[int] | type[float], expected: str, text: str) -> float:
+    """Returns an argument as a number. Raises ArgumentTypeError: it is none."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Native libraries write to standard error at any log level. A model from elsewher
 memory; a library that traces may ignore an interruption.
 """
 
+import io
 import os
 import platform
 import re
@@ -141,7 +142,7 @@ class _Capture:
         self._kept = os.memfd_create("attendant-stderr")
         self._stderr, self._stdout = os.dup(2), sys.stdout
         os.dup2(self._kept, 2)
-        sys.stdout = None
+        sys.stdout = io.StringIO()  # Other threads may flush it, e.g. at the end of a command.
 
     def size(self) -> int:
         return os.fstat(self._kept).st_size

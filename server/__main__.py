@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from attendant.runtime.command import Command, exit_command, require, run_command
 
+ENDING_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
 
 def command(name: str) -> Command:
     """Returns the command, as `attendant` runs it."""
@@ -36,7 +38,7 @@ class _Serve(Command):
         # inherit the variable.
         os.environ["PYTHONSAFEPATH"] = "1"
         # Until the new program has handlers.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         os.execv(sys.executable, [sys.executable, "-m", "attendant.server", *arguments])
 
 
@@ -54,7 +56,7 @@ def _handle_signals() -> None:
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
 def main(scheduler: type[Any] | None = None) -> int:

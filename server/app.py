@@ -73,6 +73,8 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     processes = WorkerProcesses(config)
     start = partial(start_model, config=config, processes=processes, metrics=metrics)
     reconciler = repository_reconciler(config, start, catalogue, metrics, lifecycle)
+    # Before sockets are made: gRPC logs errors if a server that has not started is interrupted.
+    lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
     requests = RequestLog(
         catalogue, metrics, level=logging.INFO if config.log_requests == "on" else logging.DEBUG, tracer=tracer
     )
@@ -109,7 +111,6 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
-        lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
         until_the_end.enter_context(grpc_port.bounded(port.port, max_connections, handlers.connection_calls))
@@ -142,7 +143,7 @@ def grpc_methods(
 ) -> list[Rpc]:
     """Makes the table of all methods of the gRPC port. Without `inference` there is no Open Inference Protocol."""
     service = health_pb2.DESCRIPTOR.services_by_name["Health"]
-    health = library_rpcs(service, health_servicer, ["Check", "Watch"], access.health)
+    health = library_rpcs(service, health_servicer, access.health)
     rpcs = [*seq2seq.values(), *inference.values(), *health]
     if access.reflection != "off":
         services = list(dict.fromkeys(rpc.service for rpc in rpcs))

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.command import CommandParser, set_variables, suggestion
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, MAX_THREADS
 
 LogFormat = Literal["text", "json"]
@@ -88,7 +88,7 @@ CONNECTION_SECONDS = Kind(
 )
 PEM_FILES = Kind(
     lambda text: tuple(Path(name) for name in text.split(os.pathsep) if name),
-    lambda paths: bool(paths) and all(path.is_file() for path in paths),
+    lambda paths: bool(paths) and all(map(os.path.isfile, paths)),
     f"files that are there, separated by {os.pathsep}",
     "PEM",
 )
@@ -365,7 +365,7 @@ class Option:
                 return value
         except ValueError:
             pass
-        raise UserError(f"{origin} is {text!r}, must be {self.kind.must_be}")
+        raise UserError(f"{origin} is {shown(text)}, must be {self.kind.must_be}")
 
 
 OPTIONS = tuple(

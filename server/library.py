@@ -223,7 +223,7 @@ def load(
 
     def opened() -> "Model":
         bundle = open_bundle(folder)
-        refuse_few_rows(bundle.manifest, max_rows)
+        refuse_few_rows(bundle.manifest, max_rows, "max_rows")
         source = _with_functions("source", bundle.source_tokenizer, encode_source, None)
         target = _with_functions("target", bundle.target_tokenizer, encode_target, decode_target)
         chosen = precision or default_precision(bundle, provider)

@@ -36,6 +36,12 @@ class Health(health.aio.HealthServicer):
             request = health_pb2.HealthCheckRequest(service="unknown")
         await super().Watch(request, context)
 
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Returns the status of every name. The library's proto has this method, its servicer (1.85) does not."""
+        requests = [health_pb2.HealthCheckRequest(service=name) for name in sorted(WATCHED)]
+        statuses = {each.service: await self.Check(each, context) for each in requests}
+        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # types-grpcio lacks it
+
 
 class Lifecycle:
     """Health, the reasons to end, and the exit status.

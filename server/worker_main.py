@@ -6,7 +6,6 @@ own, and ends with the sockets that it was given.
 
 import logging
 import os
-import signal
 import socket
 import struct
 import sys
@@ -43,10 +42,6 @@ def main(descriptor: int) -> int:
     Args:
         descriptor: of the socket on which the server sends the configuration and requests workers.
     """
-    # A terminal or an operator sends these signals to the workers too. The server decides when they end, and closes the
-    # connection.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     oom_score = set_oom_score(WORKER_OOM_SCORE)
     try:

@@ -4,10 +4,10 @@ import copy
 import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from attendant.training.model import Seq2Seq
@@ -35,6 +35,13 @@ class OptimizerConfig(Table):
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def betas_are_two(cls, value: Any) -> Any:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise ValueError("must be two numbers, e.g. [0.9, 0.999]")
+        return value
 
     @model_validator(mode="after")
     def each_value_has_an_effect(self) -> Self:

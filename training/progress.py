@@ -18,12 +18,20 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from attendant.runtime.errors import UserError, shown
+
 PIPE_WIDTH = 10_000  # Columns if standard output is not a terminal, so that nothing is folded.
 FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 600.0
 
 ShowProgress = Callable[[str, int, int], None]
 """Shows the progress of a piece of work: its name, the number of finished items, and the number of all items."""
+
+
+def check_progress(show: object) -> None:
+    """Raises UserError: the argument `progress` of a function is neither None nor a function."""
+    if show is not None and not callable(show):
+        raise UserError(f"progress={shown(show)}: must be a function of (work, done, total), or None")
 
 
 def print_line(line: str) -> None:

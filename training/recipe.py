@@ -1,9 +1,9 @@
 """A recipe: one TOML file that describes a whole experiment. Each component defines its own table."""
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -31,6 +31,7 @@ from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, S
 from attendant.training.table import Count, Share, Table, parsed_toml, problems_of, requirement
 
 RECIPE_NAME: Final = "recipe.toml"
+STANDARD_INPUT: Final = Path("-")
 
 
 class TrainerConfig(Table):
@@ -258,10 +259,15 @@ def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs 
         path /= RECIPE_NAME
     elif not path.is_file():
         path = recipes.get(path.as_posix(), path)
-    if not path.exists():
+    if path.is_dir() or not path.exists():
+        problem = f"there is no such recipe{suggestion(path.stem, recipes)}"
+        if path.is_dir():
+            problem = f"the folder has no {RECIPE_NAME}"
+        elif path == STANDARD_INPUT:
+            problem = "standard input is no recipe"
         raise UserError(
-            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
-            f"{RECIPE_NAME}, or the name of an included recipe: {', '.join(recipes)}"
+            f"{path}: {problem}; give a file, a folder with a {RECIPE_NAME}, or the name of an included recipe: "
+            f"{', '.join(recipes)}"
         )
     content = parsed_toml(read_text(path), str(path))
     return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)
@@ -344,7 +350,7 @@ def _plain(value: Any) -> Any:
     """Returns a copy of a recipe's tables, with names instead of paths, and numbers instead of numpy's."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, np.generic):
         return value.item()
@@ -362,10 +368,12 @@ def settings_of(overrides: Overrides) -> dict[str, Any]:
         if not equals:
             raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
         try:
-            value = tomllib.loads(f"value = {text.strip()}")["value"]
+            content = tomllib.loads(f"value = {text.strip()}")
         except (ValueError, RecursionError):
-            value = text.strip()
-        settings |= _fields_of(key.strip(), value)
+            content = {"value": text.strip()}
+        if len(content) > 1:
+            raise UserError(f"--set {override}: has several lines: give each key a --set of its own")
+        settings |= _fields_of(key.strip(), content["value"])
     return settings
 
 
@@ -397,20 +405,26 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
         content[name] = _plain(value)
 
 
+CLOSE: Final = 0.8  # Similarity, by difflib, of a key to that of another table.
+
+
 def _explain(problem: ErrorDetails) -> str:
     location = [part for part in problem["loc"] if isinstance(part, str)]
-    field = ".".join(map(str, problem["loc"])) or "recipe"
+    field = ".".join(str(part) or '""' for part in problem["loc"]) or "recipe"
     match problem["type"]:
         case "extra_forbidden":
             choices = list(_table_at(location[:-1]).model_fields)
-            nearest = difflib.get_close_matches(location[-1], choices, n=1) or _named(location[-1], Recipe)
-            hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known here: {', '.join(choices)}"
-            return f"unknown key {field}; {hint}"
+            meant = suggestion(location[-1], choices) or _elsewhere(location[-1])
+            return f"unknown key {field}" + (meant or f"; known here: {', '.join(choices)}")
+        case "invalid_key":
+            return f"unknown key {field}; keys are texts"
         case "missing":
             return f"{field} is missing"
         case "value_error":
             # Raised by our own validators, which name field, value and remedy.
             text = str(problem["ctx"]["error"])
+            if text.startswith("must be "):
+                return f"{field} = {shown(problem['input'])}: {text}"
             return text if not location or text.startswith(f"{location[0]}.") else f"{field}: {text}"
         case _:
             return f"{field} = {shown(problem['input'])}: {requirement(problem)}"
@@ -429,11 +443,17 @@ def _tables_of(field: FieldInfo) -> list[type[BaseModel]]:
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _named(key: str, table: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted names of the fields with this key in a table and the tables within it."""
-    names = []
+def _elsewhere(key: str) -> str:
+    """Returns the end of a message: the dotted names of the fields with this key, or nearly this key, in any table."""
+    names = list(_names_in(Recipe))
+    near = get_close_matches(key, [name.rpartition(".")[2] for name in names], n=1, cutoff=CLOSE)
+    meant = [name for name in names if name.rpartition(".")[2] in near]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def _names_in(table: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yields the dotted names of the fields of a table and the tables within it."""
     for name, field in table.model_fields.items():
-        names += [f"{prefix}{name}"] * (name == key)
+        yield f"{prefix}{name}"
         for inner in _tables_of(field):
-            names += _named(key, inner, f"{prefix}{name}.")
-    return names
+            yield from _names_in(inner, f"{prefix}{name}.")

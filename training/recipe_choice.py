@@ -14,7 +14,7 @@ from attendant.runtime.files import path_of
 from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory
-from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig, train_tokenizer
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
@@ -168,7 +168,8 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
         side: _tokenizer(of_side, num_pairs, spells=spells, keeps_spaces=keeps_lines and _have_lines(of_side))
         for side, of_side in usual.items()
     }
-    limits = {side: _limit(TokenizerConfig.model_validate(tables[side]), of_side) for side, of_side in texts.items()}
+    configs: dict[str, type[TokenizerConfig]] = {"source": SourceConfig, "target": TargetConfig}
+    limits = {side: _limit(configs[side].model_validate(tables[side]), of_side) for side, of_side in texts.items()}
     share = max(min(HELD_OUT_SHARE, MAX_HELD_OUT / len(sources)), MIN_HELD_OUT / len(sources))
     share = float(f"{min(share, LARGEST_SHARE):.2g}")
     embedding_size, hidden_size, dropout, max_tokens, max_epochs = next(
@@ -255,11 +256,13 @@ def _evaluation(tokenizer: str, targets: Sequence[str]) -> dict[str, Any]:
 
 
 def is_recipe(name: str) -> bool:
-    """Returns True if an argument names a recipe: a TOML file, a folder with a recipe.toml, or one of the package's."""
+    """Returns True if an argument is meant as a recipe: a TOML file, a folder, or the name of one of the package's.
+
+    A file of YAML is no recipe, and no file of pairs either: the error about a recipe has the remedy.
+    """
     path = Path(name)
     is_bare = not path.exists() and "." not in path.name and "," not in name
-    is_hidden = path.is_dir() and name in recipe.shipped_recipes()  # by a folder of the same name
-    return path.suffix.lower() == ".toml" or (path / recipe.RECIPE_NAME).is_file() or is_bare or is_hidden
+    return path.suffix.lower() in (".toml", ".yaml", ".yml") or path.is_dir() or is_bare
 
 
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any] | recipe.Recipe | InMemoryPairs

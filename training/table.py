@@ -14,9 +14,15 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 # By pydantic's type of an error, whose message names a type of Python.
 EXPECTED: Final = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "a text",
+    "string_unicode": "a text that can be written in UTF-8",
+    "string_too_long": "a text of at most {max_length} characters",
     "tuple_type": 'a list, e.g. ["a", "b"] or [1, 2]',
     "too_short": "a list that is not empty",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table, {key = value, ...}"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table, {{key = value, ...}}"),
 }
 
 
@@ -99,9 +105,9 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
 
 
 def requirement(problem: ErrorDetails) -> str:
-    """Returns pydantic's message on the expected value."""
+    """Returns the end of a message: the values that are allowed."""
     if problem["type"] == "literal_error":
         return f"must be one of {problem['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
     if problem["type"] in EXPECTED:
-        return f"must be {EXPECTED[problem['type']]}"
+        return f"must be {EXPECTED[problem['type']].format(**problem.get('ctx', {}))}"
     return problem["msg"].removeprefix("Value error, ").replace("Input should", "must")

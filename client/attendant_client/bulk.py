@@ -81,6 +81,7 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
         await asyncio.sleep(0)
 
 
+GATHER_SECONDS = 0.002  # Requests that begin within this time after the first one share its message.
 STATUS_SECONDS = 0.5  # A refused stream returns its status within this time, if nothing is written to it meanwhile.
 MESSAGE_REQUESTS = 64
 MESSAGE_BYTES = 64 << 10
@@ -180,18 +181,16 @@ class Bulk:
     async def _run_streams(self) -> None:
         """Opens streams, one after the other, while there are requests.
 
-        If a write fails before the server's status is read, grpc reports INTERNAL instead of it. The next stream then
-        writes nothing for STATUS_SECONDS, and then a single message before the first answer, so that no write hides the
-        server's status.
+        A single message is written before the first answer: until then gRPC may retry the stream, and loses messages
+        that are written while it does so. If a write fails before the server's status is read, grpc reports INTERNAL
+        instead of it. The next stream then writes nothing for STATUS_SECONDS, so that no write hides the status.
         """
         careful = False
         while await self._is_wanted():
             self._unsent = deque(request for request, _ in self._unanswered.values())
             stream = self._open_stream()
             go_on = asyncio.Event()
-            if not careful:
-                go_on.set()
-            sending = asyncio.create_task(self._send(stream, go_on, STATUS_SECONDS if careful else 0))
+            sending = asyncio.create_task(self._send(stream, go_on, STATUS_SECONDS if careful else GATHER_SECONDS))
             answered = False
             raised: grpc.aio.AioRpcError | None = None
             try:

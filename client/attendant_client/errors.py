@@ -182,6 +182,8 @@ def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> At
     if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
         if any(part in message for part in _NOT_GRPC):
             return Unavailable(code, "this port is for HTTP, not for gRPC; a server prints both when it starts")
+        if "Failed parsing HTTP/2" in message:
+            return Unavailable(code, "the program at this port does not speak gRPC")
         for part, meaning in _TLS_FAILURES.items():
             if part in message:
                 return TlsFailed(code, meaning)

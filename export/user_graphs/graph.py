@@ -13,7 +13,7 @@ import onnxscript.optimizer
 from google.protobuf.message import DecodeError
 from onnx import inliner, version_converter
 
-from attendant.export.graph import RECURRENT, GraphBuilder, operand, shape_of
+from attendant.export.graph import CONTRIBUTED, RECURRENT, GraphBuilder, operand, shape_of, with_bodies
 from attendant.runtime.bundle.graph_content import OPERATORS
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError, reason_of
@@ -42,7 +42,8 @@ class UserGraph:
 
     Attributes:
         file: the file as it was named, for messages: both graphs may be a `model.onnx`.
-        inputs, outputs: by name; the inputs without those that are constants.
+        inputs, outputs: by name; the inputs without those that are constants or that nothing reads.
+        is_quantized: the graph quantizes activations when it runs, with one scale for all rows of a batch.
         session: runs the file's graph.
     """
 
@@ -62,6 +63,10 @@ class UserGraph:
         # A bundle's weights are in its graphs, and it has no field for another place.
         for tensor in _tensors(self.proto.graph):
             tensor.ClearField("data_location")
+        nodes = [node for graph in with_bodies(self.proto.graph) for node in graph.node]
+        read = {name for node in nodes for name in node.input} | {value.name for value in self.proto.graph.output}
+        _keep(self.proto.graph.input, [value.name for value in self.proto.graph.input if value.name in read])
+        self.is_quantized = any(node.op_type.startswith("DynamicQuantize") for node in nodes)
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         self.inputs = self._declared([value for value in self.proto.graph.input if value.name not in constants])
         self.outputs = self._declared(self.proto.graph.output)
@@ -130,9 +135,10 @@ class UserGraph:
         model = ir.from_proto(proto)
         for node in model.graph.all_nodes():
             if node.op_type not in OPERATORS.get(node.domain, ()) or node.domain:
+                other = OPTIMIZED if node.domain == CONTRIBUTED else "export it by other operators of ONNX"
                 raise UserError(
                     f"{self.file}: contains {node.op_type} of {node.domain or 'ai.onnx'} (node {node.name!r}), which "
-                    f"bundles may not contain: {_REMEDIES.get(node.op_type, 'export it by other operators of ONNX')}"
+                    f"bundles may not contain: {_REMEDIES.get(node.op_type, other)}"
                 )
         model.producer_name = ""
         return ir.to_proto(model)
@@ -192,6 +198,9 @@ _DTYPES: Final[Mapping[int, str]] = {
     onnx.TensorProto.BOOL: "bool",
 }
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+
+OPTIMIZED: Final = "give the graph as it was before ONNX Runtime's tools optimized or quantized it"
+"""The remedy for a graph that was changed after its export."""
 
 _REMEDIES: Final[Mapping[str, str]] = {
     "Loop": "a loop may not end; export recurrent layers as LSTM or GRU, or the decoder as a single step",

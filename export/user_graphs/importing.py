@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attendant.export.model import UserModel
-from attendant.export.user_graphs.graph import Declared, UserGraph
+from attendant.export.user_graphs.graph import OPTIMIZED, Declared, UserGraph
 from attendant.export.user_graphs.layout import (
     POSITION,
     ROW,
@@ -107,11 +107,11 @@ def completed(
     of_step, sources = _step_inputs(step, of_step, state, encoder_places)
     unplaced = encoder.outputs.keys() - encoder_places.outputs.keys()
     if not state and (lost := [name for name in sources if name in unplaced]):
+        sizes = "export the encoder with the sizes of its inputs (x.shape[0]) instead of numbers"
         raise UserError(
             f"{encoder.file}: no axis of its output {lost[0]!r} runs over sources, or a source's values depend on "
-            "others, and the step has an input of that name: export the encoder with the sizes of its inputs "
-            "(x.shape[0]) instead of numbers, or describe all states by [[state]], without `encoder` if the first "
-            "value is zeros"
+            f"others, and the step has an input of that name: {OPTIMIZED if encoder.is_quantized else sizes}, or "
+            "describe all states by [[state]], without `encoder` if the first value is zeros"
         )
     outputs = [*(tensor.output for tensor in state), of_step.scores, of_step.attention]
     named = [name for name in outputs if name]
@@ -231,31 +231,43 @@ def _alike(first: str, second: str) -> float:
 def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> list[tuple[str, str | None]]:
     """Returns for each input the output with the most similar name among those that fit; None if none fits.
 
-    Equally similar names keep their order.
+    Of equally similar names, the best fit is taken. Equally good ones keep their order, in which an input counts only
+    the outputs that fit it so, and an output the inputs.
     """
-    possible = [(r, c) for r, each in enumerate(inputs) for c, output in enumerate(outputs) if fits(each, output)]
-    # Others, such as the scores, have no place in the order.
-    rows, columns = sorted({row for row, _ in possible}), sorted({column for _, column in possible})
+    possible = {
+        (row, column): fit
+        for row, each in enumerate(inputs)
+        for column, output in enumerate(outputs)
+        if (fit := int(fits(each, output)))
+    }
+
+    def distance(row: int, column: int) -> int:
+        equal = [pair for pair, fit in possible.items() if fit == possible[row, column]]
+        rows, columns = [r for r, c in equal if c == column], [c for r, c in equal if r == row]
+        return abs(rows.index(row) - columns.index(column))
+
     pairs = sorted(
-        (-_alike(inputs[row].name, outputs[column].name), abs(rows.index(row) - columns.index(column)), row, column)
-        for row, column in possible
+        (-_alike(inputs[row].name, outputs[column].name), -fit, distance(row, column), row, column)
+        for (row, column), fit in possible.items()
     )
     chosen: dict[int, int] = {}
-    for _, _, row, column in pairs:
+    for *_, row, column in pairs:
         if row not in chosen and column not in chosen.values():
             chosen[row] = column
     return [(each.name, outputs[chosen[row]].name if row in chosen else None) for row, each in enumerate(inputs)]
 
 
-def _may_begin(declared: Declared, output: Placed) -> bool:
-    """Returns True if an output of the encoder can be the first value of a step's input."""
-    return (
-        declared.dtype == output.dtype
-        and len(declared.shape) == len(output.axes)
-        and all(
-            isinstance(size, str) or axis == POSITION or size == (1 if axis == ROW else axis)
-            for size, axis in zip(declared.shape, output.axes, strict=True)
-        )
+def _may_begin(declared: Declared, output: Placed) -> int:
+    """Returns 2 if an output of the encoder can be the first value of a step's input, 1 if only where a graph takes a
+    fixed number of rows or positions, or else 0.
+    """
+    sizes = list(zip(declared.shape, output.axes, strict=False))
+    if declared.dtype != output.dtype or len(declared.shape) != len(output.axes):
+        return 0
+    if all(isinstance(size, str) or size == axis for size, axis in sizes):
+        return 2
+    return int(
+        all(isinstance(size, str) or axis == POSITION or size == (1 if axis == ROW else axis) for size, axis in sizes)
     )
 
 
@@ -291,9 +303,12 @@ def _scores(places: StepPlaces, name: str | None, left: Sequence[str], num_symbo
     wanted = num_symbols or max(map(size, plain), default=0)
     fitting = [output for output in plain if size(output) == wanted] or plain
     if len(fitting) != 1:
+        mixing = [repr(name) for name in places.graph.outputs if name not in places.outputs]
+        others = f"; not {', '.join(mixing)}, whose rows depend on other rows or on chance" if mixing else ""
         raise UserError(
             f"{places.graph.file}: no output, or several, have a value for each of {wanted} target symbols among "
-            f"{', '.join(map(str, choices))}: name it as step.scores, and check target.tokenizer"
+            f"{', '.join(map(str, choices))}{others}: name it as step.scores, check target.tokenizer, and export in "
+            "evaluation mode"
         )
     return fitting[0]
 

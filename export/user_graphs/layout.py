@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attendant.export.user_graphs.graph import Declared, UserGraph
+from attendant.export.user_graphs.graph import OPTIMIZED, Declared, UserGraph
 from attendant.export.user_graphs.spec import EncoderTable, StepTable
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
@@ -318,7 +318,13 @@ def _tried(
         placed = {name: own for name, own in placed.items() if _same_row(runs[0][name], again[name], own, 1 - row)}
     lost = [name for name in (needed or graph.outputs) if name not in placed]
     if not placed or (needed and lost):
-        raise _MixesRows(f"{graph.file}: {', '.join(lost)}: no axis runs over {mixes}")
+        remedy = f"; {OPTIMIZED}" if graph.is_quantized else ""
+        raise _MixesRows(f"{graph.file}: {', '.join(lost)}: no axis runs over {mixes}{remedy}")
+    if not row_by_row:
+        of_one_row = run(1, sizes[0][1])
+        for name, own in placed.items():
+            if of_one_row[name].dim() != len(own.axes):
+                raise UserError(f"{graph.file}: with one row, {own} has another rank: export it without squeeze()")
     example = {name: standard(runs[0][name], own, row_by_row=row_by_row) for name, own in placed.items()}
     return replace(places, takes=[each.name for each in inputs(*sizes[0])], outputs=placed, example=example)
 
@@ -390,7 +396,9 @@ def place_step(
                 row_by_row=row_by_row,
             )
             sizes, inputs = example_sizes(encoder.width), partial(step_example, places, encoder, sources)
-            return _tried(places, sizes, inputs, (0,), needed, "rows, or a row's values depend on other rows")
+            return _tried(
+                places, sizes, inputs, (0,), needed, "rows, or a row's values depend on other rows or on chance"
+            )
         except UserError as error:
             problems.append(str(error))
     if not problems:

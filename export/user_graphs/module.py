@@ -85,7 +85,8 @@ class Graphs:
         for places, entries in ((encoder, "sources are encoded"), (step, "rows are stepped")):
             if places.row_by_row:
                 lines.append(
-                    f"{entries} one by one, which is slow: export {places.graph.file} with an axis that is not fixed"
+                    f"{entries} one by one, which is slow: export {places.graph.file} with an axis that is not fixed, "
+                    "and without squeeze()"
                 )
         return lines
 

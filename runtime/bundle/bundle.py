@@ -401,10 +401,10 @@ def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
     )
 
 
-def refuse_few_rows(manifest: Manifest, max_rows: int) -> None:
-    """Raises UserError if the bundle's default beam needs more rows than there are."""
+def refuse_few_rows(manifest: Manifest, max_rows: int, option: str) -> None:
+    """Raises UserError, which names the option, if the bundle's default beam needs more rows than there are."""
     if max_rows < (beam_size := manifest.decoding.beam_size):
         raise UserError(
-            f"max_rows is {max_rows}: {manifest.name} searches with {beam_size} live hypotheses by default, so it must "
+            f"{option} is {max_rows}: {manifest.name} searches with {beam_size} live hypotheses by default, so it must "
             f"be at least {beam_size}"
         )

@@ -64,7 +64,7 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
     bundle = within_limits(
         partial(open_signed_bundle, path, config.require_signature, by_name=config.signed_names == "on"), path, config
     )
-    refuse_few_rows(bundle.manifest, config.max_rows)
+    refuse_few_rows(bundle.manifest, config.max_rows, "--max-rows")
     return bundle
 
 

@@ -38,6 +38,10 @@ NUMBER = struct.Struct("<I")
 NUM_DESCRIPTORS = 2
 PR_SET_PDEATHSIG = 1
 
+SERVER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""A terminal or an operator sends these to the workers too, which inherit that they are blocked: the server decides
+when they end, and closes the connection."""
+
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 WORKER_OOM_SCORE = "500"
 """When memory runs out, the kernel ends a worker rather than the server, which starts another one."""
@@ -164,8 +168,12 @@ class _Process:
         self._frames = Frames()
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-m", "attendant.server.worker_main", str(theirs.fileno())]
-        with theirs:
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SERVER_SIGNALS)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # If it has ended already, the workers' connections are closed, which is noticed.
         with suppress(OSError):
             self._control.sendall(framed(config))

@@ -1,6 +1,6 @@
 """The services that gRPC's libraries implement, health and reflection, as tables of methods like our own."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Final
@@ -13,16 +13,18 @@ from attendant.server.config import Openness
 from attendant.server.grpc.handlers import GrpcCall
 
 
-def library_rpcs(service: Any, servicer: object, names: Iterable[str], openness: Openness) -> list[Rpc]:
+def library_rpcs(service: Any, servicer: object, openness: Openness) -> list[Rpc]:
     """Makes the table of a library's service, whose methods take gRPC's context.
 
     Args:
         service: its descriptor.
-        names: of the methods that are served.
         openness: of `--health` or `--reflection`.
     """
-    table, guard = rpcs_of(service, servicer), guard_of(openness)
-    return [replace(table[name], answer=_with_context(table[name]), guard=guard, is_counted=False) for name in names]
+    guard = guard_of(openness)
+    return [
+        replace(rpc, answer=_with_context(rpc), guard=guard, is_counted=False)
+        for rpc in rpcs_of(service, servicer).values()
+    ]
 
 
 def _with_context(rpc: Rpc) -> Callable[[Any, GrpcCall], Any]:
@@ -50,7 +52,7 @@ def reflection_rpcs(services: list[str], openness: Openness) -> list[Rpc]:
     _add_newer_descriptors()
     servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER])
     service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-    older = library_rpcs(service, servicer, ["ServerReflectionInfo"], openness)
+    older = library_rpcs(service, servicer, openness)
     return [*older, *(replace(rpc, service=NEWER) for rpc in older)]
 
 

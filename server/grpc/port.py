@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.server.errors import UnknownMethod
 from attendant.server.grpc.handlers import ConnectionCalls
 from attendant.server.metrics import Metrics
@@ -128,7 +128,7 @@ def listeners(option: str, host: str, port: int) -> list[socket.socket]:
     Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off.
 
     Raises:
-        UserError: the port is in use, or the host is not this machine's.
+        UserError: the port is in use, or the host is unknown or not this machine's.
     """
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -149,12 +149,13 @@ def listeners(option: str, host: str, port: int) -> list[socket.socket]:
                     bound.append(closing.enter_context(listener))
             if absent is not None and not bound:
                 raise absent
-        except UnicodeError:
-            raise _port_refused(option, host, port, "not a valid host name") from None
+        except (UnicodeError, socket.gaierror) as error:
+            reason = "not a valid host name" if isinstance(error, UnicodeError) else error.strerror
+            limit = f"an address or a name of this machine: {reason}"
+            raise UserError(f"--host is {shown(host)}, must be {limit}") from None
         except OSError as error:
-            # An error of create_server repeats the address; numbers of a gaierror are no errno.
-            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-            raise _port_refused(option, host, port, reason or str(error)) from None
+            # An error of create_server repeats the address.
+            raise _port_refused(option, host, port, os.strerror(error.errno or 0)) from None
         closing.pop_all()
     return bound
 

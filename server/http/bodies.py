@@ -295,7 +295,10 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if isinstance(value, bool) or kind == FieldDescriptor.CPPTYPE_BOOL:
         return value if isinstance(value, bool) and kind == FieldDescriptor.CPPTYPE_BOOL else NO_VALUE
     if kind in WHOLE:
-        number = _whole(value)
+        if isinstance(value, str):
+            number = int(value) if WHOLE_NUMBER.fullmatch(value) else None
+        else:
+            number = whole_number(value)
         return number if number is not None and 0 <= number <= WHOLE[kind] else NO_VALUE
     if isinstance(value, str):
         value = float(value) if NUMBER.fullmatch(value) else None
@@ -306,12 +309,11 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     return NO_VALUE
 
 
-def _whole(value: Any) -> int | None:
-    if isinstance(value, str):
-        return int(value) if WHOLE_NUMBER.fullmatch(value) else None
+def whole_number(value: Any) -> int | None:
+    """Returns a value of JSON as a whole number, or None if it is not one. JSON does not distinguish 2.0 from 2."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def is_text(value: Any) -> bool:

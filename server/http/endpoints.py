@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 from attendant.runtime.errors import Violation, shortened
 from attendant.server import errors
 from attendant.server.auth import Gate, Shares
-from attendant.server.call import Call, Guard, Rpc
-from attendant.server.grpc.requests import status_of
+from attendant.server.call import REQUEST_ID_HEADER, Call, Guard, Rpc
+from attendant.server.grpc.requests import ID_LIMIT, status_of
 from attendant.server.http.bodies import JSON, NUMBER, Body, HttpError, written
 from attendant.server.http.port import PEER_CERTIFICATE
 
@@ -71,8 +71,15 @@ class HttpCall(Call):
         super().__init__(f"ip:[{client.host}]:{client.port}" if client else "unix:")
         self._deadline = time.monotonic() + MAX_SECONDS
 
-    def set_deadline(self) -> None:
-        """Reads the header with the seconds that the caller gives the answer. Raises InvalidArgument."""
+    def read_headers(self) -> None:
+        """Checks the header with the id, and reads that with the seconds that the caller gives the answer.
+
+        Raises:
+            InvalidArgument: one of them is wrong.
+        """
+        request_id = self.header(REQUEST_ID_HEADER)
+        if not request_id.isprintable():
+            raise errors.InvalidArgument(Violation("X-Request-Id", shortened(request_id), ID_LIMIT, quoted=True))
         all_seconds = self._connection.headers.getlist(TIMEOUT_HEADER)
         if not all_seconds:
             return
@@ -139,7 +146,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(scope)
         try:
-            call.set_deadline()
+            call.read_headers()
             request = await self._make_request(Request(scope, receive))
             await self._handle(request, call, scope, receive, send)
         except errors.Failed as failed:

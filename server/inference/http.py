@@ -189,10 +189,11 @@ class _Reading:
                 setattr(added, name, named)
         shape: Any = tensor.get("shape")
         if self._is(list, shape, f"{where}.shape", "a list of whole numbers"):
-            if all(isinstance(size, int) and not isinstance(size, bool) and size in INT64 for size in shape):
-                added.shape.extend(shape)
-            else:
-                self._faults.append(bodies.fault(f"{where}.shape", shape, "a list of whole numbers"))
+            for axis, size in enumerate(shape):
+                if (number := bodies.whole_number(size)) is None or number not in INT64:
+                    self._faults.append(bodies.fault(f"{where}.shape[{axis}]", size, "a whole number of 64 bits"))
+                    break
+                added.shape.append(number)
         num_bytes = None
         for name, value in self._parameters(tensor, where):
             if name != "binary_data_size":
@@ -233,8 +234,6 @@ class _Reading:
             self._body.binary[name] = value
 
     def _parameter(self, parameters: Any, name: str, value: Any, where: str) -> None:
-        if isinstance(value, float) and value.is_integer() and int(value) in INT64:
-            value = int(value)  # JSON does not distinguish 2.0 from 2
         if isinstance(value, bool):
             parameters[name].bool_param = value
         elif isinstance(value, int) and value in INT64:

@@ -23,7 +23,8 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime.answers import answer_fields
-from attendant.runtime.errors import Violation, Violations, shortened
+from attendant.runtime.decoding.options import RANGES
+from attendant.runtime.errors import Violation, Violations, shortened, some_of
 from attendant.server.call import Call, RequestLog, RequestRecord, Rpc, guard_of, rpcs_of
 from attendant.server.catalogue import ServedModel
 from attendant.server.config import Openness
@@ -59,6 +60,8 @@ FIELDS: Final[Mapping[str, Any]] = {
     **SAMPLING_FIELDS,
     **OUTPUT_FIELDS,
 }
+PARAMETERS: Final = (*FIELDS, PREFIX, MASKED, SAMPLING)
+MAX_UNKNOWN: Final = 4  # Unknown parameters that an error shows.
 
 
 class InferenceServicer:
@@ -209,7 +212,10 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
         raise InvalidArgument(*violations)
     common.output.attention = "attention" in names
     common.output.token_log_probs = "token_log_probs" in names
-    common.output.trace = (common.output.trace or TRACED_CANDIDATES) if TRACE in names else 0
+    if TRACE in names:
+        common.output.trace = common.output.trace or TRACED_CANDIDATES
+    elif common.output.trace in RANGES[TRACE]:  # another number is refused with the other options
+        common.output.trace = 0
     parsed = []
     for place, text in enumerate(texts):
         generate = messages.GenerateRequest(text=text)
@@ -244,7 +250,12 @@ def _num_texts(request: Any) -> int:
 def set_options(
     request: messages.GenerateRequest, parameters: Mapping[str, wire.InferParameter], violations: Violations
 ) -> None:
-    """Sets the options of a request; unknown names, and values of other types, are violations."""
+    """Sets the options of a request; unknown names together, and each value of another type, are violations."""
+    if unknown := sorted(name for name in parameters if name not in PARAMETERS):
+        # Messages are cut: the names that start as the first unknown one come first.
+        choices = sorted(PARAMETERS, key=lambda name: (name[:3] != unknown[0][:3], name))
+        names = some_of([shortened(name) for name in unknown], MAX_UNKNOWN)
+        violations.append(Violation("parameters", names, f"some of {', '.join(choices)}", quoted=True))
     for name, parameter in parameters.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
         if name == PREFIX:
@@ -258,17 +269,22 @@ def set_options(
         elif name == SAMPLING:
             if violations.require(value is True, f"parameters.{name}", value, "true or unset"):
                 request.decoding.sampling.SetInParent()
-        elif (field := FIELDS.get(name)) is None:
-            choices = ", ".join(sorted([*FIELDS, PREFIX, MASKED, SAMPLING]))
-            violations.add("parameters", name, f"some of {choices}")
-        elif violations.require(_fits(field, value), f"parameters.{name}", value, requests.must_be(field)):
-            setattr(_part(request, name), name, value)
+        elif (field := FIELDS.get(name)) is not None:
+            if isinstance(value, float) and field.cpp_type in requests.WHOLE:
+                value = _whole(value)
+            if violations.require(_fits(field, value), f"parameters.{name}", value, requests.must_be(field)):
+                setattr(_part(request, name), name, value)
 
 
 def _part(request: messages.GenerateRequest, name: str) -> Any:
     if name in OUTPUT_FIELDS:
         return request.output
     return request.decoding.sampling if name in SAMPLING_FIELDS else request.decoding
+
+
+def _whole(value: float) -> int | float:
+    """Returns a double as a whole number if it is one: many clients write 2.0 for 2."""
+    return int(value) if value.is_integer() and abs(value) <= 2**64 else value
 
 
 def _fits(field: Any, value: Any) -> bool:
@@ -310,6 +326,7 @@ def _each(name: str) -> Callable[[Answer], Any]:
 
 
 INPUT: Final = "text"
+CONTENTS: Final = "bytes_contents"
 INPUT_PARAMETER, OUTPUT_PARAMETER = "binary_data_size", "binary_data"
 """Parameters of the extension for tensors in bytes. KServe's client also sends them over gRPC."""
 OUTPUTS: Final = {
@@ -334,21 +351,26 @@ def read_texts(request: wire.ModelInferRequest, violations: Violations) -> list[
     (tensor,) = request.inputs
     _require_known(tensor.parameters, INPUT_PARAMETER, f"inputs[{INPUT}]", violations)
     violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
+    others = [field.name for field, _ in tensor.contents.ListFields() if field.name != CONTENTS]
+    if not violations.require(not others, f"inputs[{INPUT}].contents", ", ".join(others), f"only {CONTENTS}"):
+        return []
     elements: Sequence[bytes] | None = tensor.contents.bytes_contents
     if raw := request.raw_input_contents:
         held = len(raw) == 1 and not elements
         violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
         elements = unpack(raw[0])
     if elements is None:
-        violations.add_state("raw_input_contents[0]", "cut short", "texts, each after its length in four bytes")
+        violations.add_state(
+            "raw_input_contents[0]", "cut short", "texts, each after its length in four bytes, the lowest one first"
+        )
         return []
     if not 1 <= len(elements) <= MAX_REQUESTS:
         violations.add_state(f"inputs[{INPUT}]", f"of {len(elements)} elements", f"of 1 to {MAX_REQUESTS} elements")
     elif num_elements(tensor.shape) != len(elements):
-        shown = str(list(tensor.shape[:MAX_DIMENSIONS]))
-        violations.add_state(
-            f"inputs[{INPUT}].shape", shown, f"that of {len(elements)} elements, at most {MAX_DIMENSIONS} long"
-        )
+        size = len(tensor.shape)
+        shown = str(list(tensor.shape)) if size <= MAX_DIMENSIONS else f"{size} sizes long"
+        limit = f"1 to {MAX_DIMENSIONS} sizes whose product is the number of elements, {len(elements)}"
+        violations.add_state(f"inputs[{INPUT}].shape", shown, limit)
     texts = []
     for place, element in enumerate(elements):
         try:
@@ -385,7 +407,9 @@ def read_outputs(request: wire.ModelInferRequest, violations: Violations) -> lis
     names = [output.name for output in request.outputs[: len(OUTPUTS) + 1]]
     violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):
-        violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
+        where = f"outputs[{place}].name"
+        violations.require(name in OUTPUTS, where, name, f"one of {', '.join(OUTPUTS)}")
+        violations.require(name not in names[:place], where, name, "another one than the outputs before")
         _require_known(request.outputs[place].parameters, OUTPUT_PARAMETER, f"outputs[{place}]", violations)
     return names or [name for name, output in OUTPUTS.items() if output.by_default]
 

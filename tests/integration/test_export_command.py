@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,12 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import attendant
 from attendant.export import commands
 from attendant.export.__main__ import main
-from attendant.export.origins import exportable_bundle
+from attendant.export.origins import exportable_bundle, exportable_run
+from attendant.export.verification.certification import GridComparison
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Manifest
+from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError
 from attendant.training.__main__ import main as train
+from attendant.training.run.loading import load_run
 from attendant_client.version import VERSION
 from tests.bundles import TINY_PLAN
 from tests.faults.crafting import seal
@@ -127,6 +131,10 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
     for name in (3, ""):
         with pytest.raises(UserError, match=f"--name {name!r}: a bundle's name has 1 to 64"):
             attendant.export_run(run, tmp_path / "bundle", name=name)  # type: ignore[arg-type]
+    for option, value, must_be in (("beam_size", "x", "a whole number"), ("patience", [1], "a number")):
+        flag = f"--{option.replace('_', '-')}"
+        with pytest.raises(UserError, match=f"^{re.escape(f'{flag} {value}: must be {must_be}')}$"):
+            attendant.export_run(run, tmp_path / "bundle", **{option: value})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="provider='gpu': must be cpu or cuda"):
         attendant.verify(tmp_path, provider="gpu")  # type: ignore[arg-type]
     for signature in ("release.pub", 3):
@@ -137,6 +145,23 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
             attendant.verify(tmp_path, **{name: limit})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--checkpoint is for --run"):
         attendant.verify(tmp_path, checkpoint="last")
+
+
+def test_every_precision_is_verified_on_the_sources_of_the_run(
+    run: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    both = attendant.export_run(bundle, tmp_path / "both", precisions=["fp32", "int8"], measure=False, plan=TINY_PLAN)
+    grids = {}
+
+    def recorded(manifest: Manifest, stepper: BundleStepper, *rest: Any) -> GridComparison:
+        grids[stepper.precision] = grid = GridComparison(manifest, stepper, *rest, TINY_PLAN)
+        return grid
+
+    monkeypatch.setattr("attendant.export.verification.certification.GridComparison", recorded)
+    attendant.verify(both, run=run)
+    sources = exportable_run(load_run(run)).encoder_sources()
+    assert {precision: grid.real_sources for precision, grid in grids.items()} == {"fp32": sources, "int8": sources}
 
 
 def test_it_is_verified_again_with_its_run_and_inspected(
@@ -237,6 +262,8 @@ def test_a_bundle_is_signed_once_and_verified(
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
         (["{run}", "--output", "{bundle}/new"], "is inside the bundle"),
         (["verify", "{bundle}", "--checkpoint", "last"], "--checkpoint is for --run"),
+        (["verify", "{bundle}", "--load-mib", "1.5"], "--load-mib: '1.5' is not a whole number from 1 to 1,000,000"),
+        (["verify", "{bundle}", "--load-seconds", "x"], "--load-seconds: 'x' is not a number from 0.1 to 86,400"),
         (["{run}", "--output", "out", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to "),
         (["{run}", "--output", "out", "--precision", "fp32,int4"], "'int4' is none of fp32, int8"),
         (["{run}", "--output", "out", "--data", "nowhere.tsv"], "--data nowhere.tsv: nothing is measured on it"),

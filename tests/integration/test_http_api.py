@@ -213,6 +213,13 @@ class TestProblems:
         assert answer.status == 400
         assert answer.json["detail"].startswith(f"Request-Timeout is '{seconds}', must be ")
 
+    async def test_a_header_with_an_unprintable_id_is_refused_by_its_own_name(self, web: Http) -> None:
+        for path, body in (("/v1/generate", GENERATE), ("/v1/generate?stream=1", GENERATE), ("/v1/score", SCORE)):
+            answer = await web.post(path, body, x_request_id="a\tb")
+            assert answer.status == 400
+            assert answer.json["detail"].startswith("X-Request-Id is 'a\\tb', must be at most 128 characters, none")
+            assert (await web.post(path, body, x_request_id="x" * 500)).status == 200, "a long one is cut"
+
     async def test_a_deadline_that_comes_twice_is_refused(self, web: Http) -> None:
         def ask() -> tuple[int, str]:
             body = json.dumps(GENERATE).encode()

@@ -103,7 +103,7 @@ async def test_a_hypothesis_that_is_not_there_has_no_score(web: Http) -> None:
 @pytest.mark.parametrize("data", [[["abc"], ["de"]], [["abc", "de"]], ["abc", "de"], [[], ["abc", [], "de"]]])
 async def test_tensor_data_may_be_nested(web: Http, data: Any) -> None:
     flat = (await web.post(INFER, {"inputs": [tensor()]})).json
-    nested = await web.post(INFER, {"inputs": [tensor(data, shape=[2, 1])], "model_name": "fake"})
+    nested = await web.post(INFER, {"inputs": [tensor(data, shape=[2, 1.0])], "model_name": "fake"})
     assert nested.json["outputs"] == flat["outputs"]
 
 
@@ -143,13 +143,17 @@ WRONG: list[tuple[Any, str]] = [
     ({"inputs": [tensor(5)]}, "inputs[0].data is 5, must be a list of strings"),
     ({"inputs": [tensor(["a", 5])]}, "inputs[0].data[1] is 5, must be a string"),
     ({"inputs": [tensor(["a", ["\ud800"]])]}, 'inputs[0].data[1] is "\\ud800", must be a string without half'),
-    ({"inputs": [tensor(shape=[2.0])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
-    ({"inputs": [tensor(shape=[True, 2])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
-    ({"inputs": [tensor(shape=[2**63, 2])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
+    ({"inputs": [tensor(shape=[1, 2.5])]}, "inputs[0].shape[1] is 2.5, must be a whole number"),
+    ({"inputs": [tensor(shape=[True, 2])]}, "inputs[0].shape[0] is true, must be a whole number"),
+    ({"inputs": [tensor(shape=[2**63, 2])]}, "inputs[0].shape[0] is 9223372036854775808, must be a whole number"),
     ({"inputs": [tensor(shape=None)]}, "inputs[0].shape is null, must be a list of whole numbers"),
     ({"inputs": [tensor(parameters=[])]}, "inputs[0].parameters is a list, must be an object"),
     ({"inputs": [tensor(parameters={"binary_data_size": 9})]}, "inputs[0].parameters.binary_data_size is 9, must be"),
     ({"inputs": [tensor(parameters={"binary_data_size": 0})]}, "inputs[0] is data and binary_data_size, must be one"),
+    (
+        {"inputs": [tensor()], "outputs": [{"name": "text"}, {"name": "text", "parameters": {"binary_data": True}}]},
+        "outputs[1].name is 'text', must be another",
+    ),
     ({"inputs": [tensor()], "outputs": [{}]}, "outputs[0].name is null, must be a string"),
     (
         {"inputs": [tensor()], "outputs": [{"name": "text", "parameters": {"binary_data": 1}}]},

@@ -124,6 +124,14 @@ def test_parameters_of_sampling_and_prefixes(stub: Any, expected: Any) -> None:
     assert infer(stub, b"badge", parameters=parameters).outputs[0].contents.bytes_contents[0].startswith(b"AA AE")
 
 
+def test_whole_numbers_may_be_doubles(stub: Any) -> None:
+    """Over HTTP, 2.0 is 2 as well."""
+    wide, doubled = (
+        {"num_hypotheses": number, "beam_size": number} for number in ({"int64_param": 2}, {"double_param": 2})
+    )
+    assert infer(stub, b"badge", parameters=doubled) == infer(stub, b"badge", parameters=wide)
+
+
 def test_administrators_load_and_unload_models(stub: Any, running: Running, repository: Path) -> None:
     def states() -> dict[str, str]:
         models = stub.RepositoryIndex(wire.RepositoryIndexRequest()).models
@@ -169,6 +177,12 @@ def text_parameter(name: str, value: str) -> dict[str, Any]:
         ({"inputs": [text_tensor(b"a", datatype="INT64")]}, "inputs[text].datatype is 'INT64'"),
         ({"inputs": [text_tensor(b"a", shape=[2])]}, "inputs[text].shape is [2]"),
         ({"inputs": [text_tensor(b"a", b"b", shape=[-2, -1])]}, "inputs[text].shape is [-2, -1]"),
+        ({"inputs": [text_tensor(b"a", shape=[])]}, "inputs[text].shape is [], must be 1 to 8 sizes"),
+        ({"inputs": [text_tensor(b"a", shape=[1] * 9)]}, "inputs[text].shape is 9 sizes long, must be 1 to 8 sizes"),
+        (
+            {"inputs": [text_tensor(b"a") | {"contents": {"bytes_contents": [b"a"], "int_contents": [1]}}]},
+            "inputs[text].contents is 'int_contents'",
+        ),
         ({"inputs": [text_tensor(b"\xff")]}, "inputs[text][0] is no UTF-8"),
         (
             {"inputs": [text_tensor(b"a", **text_parameter("content_type", "str"))]},
@@ -180,9 +194,17 @@ def text_parameter(name: str, value: str) -> dict[str, Any]:
         ),
         ({"raw_input_contents": [b"\x01\0\0\0a"]}, "raw_input_contents is 1"),
         ({"outputs": [{"name": "text"}, {"name": "texts"}]}, "outputs[1].name is 'texts'"),
+        ({"outputs": [{"name": "attention"}, {"name": "attention"}]}, "outputs[1].name is 'attention', must be"),
         ({"outputs": [{"name": "text", **text_parameter("top", "2")}]}, "outputs[0].parameters is 'top'"),
         ({"id": "a\nb"}, "id is 'a\\nb'"),
-        ({"parameters": {"speed": {"int64_param": 3}}}, "parameters is 'speed'"),
+        (
+            {"parameters": {"beam": {"int64_param": 3}, "zest": {"bool_param": True}, "size": {}}},
+            "parameters is 'beam', 'size', 'zest', must be some of beam_size, ",
+        ),
+        ({"parameters": {"trace": {"int64_param": 99}}}, "parameters.trace is 99, must be 0 to 32"),
+        ({"parameters": {"beam_size": {"double_param": 2.5}}}, "parameters.beam_size is 2.5, must be a whole number"),
+        ({"parameters": {"seed": {"double_param": 2.0**64}}}, "parameters.seed is 18446744073709551616, must be"),
+        ({"parameters": {"seed": {"double_param": 1e300}}}, "parameters.seed is 1e+300, must be"),
         ({"parameters": {"beam_size": {}}}, "parameters.beam_size is ''"),
         ({"parameters": {"seed": {"int64_param": -1}}}, "parameters.seed is -1"),
         ({"parameters": {"top_p": {"double_param": 2}}}, "parameters.top_p is 2"),

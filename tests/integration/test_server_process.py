@@ -153,6 +153,70 @@ def test_signals_during_the_import_are_handled(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "SIGHUP\nSIGTERM\n", "")
 
 
+def signalling(folder: Path, module: str, *numbers: signal.Signals) -> str:
+    """Returns a folder for PYTHONPATH: each process that runs this module sends itself signals while Python starts."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if sys.orig_argv[1:3] == ['-m', {module!r}]:\n"
+        f"    for number in {[int(number) for number in numbers]}:\n"
+        "        os.kill(os.getpid(), number)\n"
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(("number", "status", "line"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 0, "")])
+def test_a_signal_between_the_command_and_the_server_ends_it(
+    tiny_bundle_path: Path, tmp_path: Path, number: signal.Signals, status: int, line: str
+) -> None:
+    """Checks a signal at the start of the program by which the command replaces itself."""
+    arguments, environment = command(str(tiny_bundle_path), "--port", "0", "--metrics-port", "0")
+    arguments[1:3] = "-c", "from attendant_client.command import main; main()", "serve"
+    environment["PYTHONPATH"] = f"{signalling(tmp_path, 'attendant.server', number)}:{environment['PYTHONPATH']}"
+    ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    assert (ended.returncode, ended.stdout) == (status, "")
+    assert ended.stderr.strip() == (line and f"attendant serve: {line}")
+
+
+def test_signals_to_a_worker_that_starts_do_not_end_it(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    """Sends a worker the signals that a terminal or `timeout` sends to all processes of a group."""
+    arguments, environment = command(str(tiny_bundle_path), "--port", "0", "--metrics-port", "0")
+    folder = signalling(tmp_path, "attendant.server.worker_main", signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    environment["PYTHONPATH"] = f"{folder}:{environment['PYTHONPATH']}"
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("serving")
+        process.terminate()
+        _, log = process.communicate(timeout=START_SECONDS)
+    assert (process.returncode, "Traceback" in log) == (0, False)
+
+
+INTERRUPTED_AT_ITS_SOCKETS = """
+import os, signal
+from attendant.runtime.command import exit_command
+from attendant.server import __main__, app
+
+grpc_server = app.grpc_port.grpc_server
+
+def interrupted(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    return grpc_server(*arguments, **options)
+
+app.grpc_port.grpc_server = interrupted
+exit_command("attendant serve", __main__.main, "cpu")
+"""
+
+
+def test_ctrl_c_while_the_sockets_are_made_ends_the_server_in_order(tiny_bundle_path: Path) -> None:
+    arguments, environment = command(str(tiny_bundle_path), "--port", "0", "--metrics-port", "0")
+    arguments[1:3] = "-c", INTERRUPTED_AT_ITS_SOCKETS
+    ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "signal=SIGINT" in ended.stderr
+    assert "level=error" not in ended.stderr
+
+
 def test_files_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "uvloop.py").write_text("raise SystemExit('imported')")
     line, environment = command(str(tmp_path / "nothing"))
@@ -208,7 +272,7 @@ def test_a_port_in_use_is_refused(running: Running, tiny_bundle_path: Path) -> N
 def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
     bundle = str(tiny_bundle_path)
     message = refusal(bundle, "--host", "no-such-host.invalid")
-    assert message.startswith("--port: can't listen on no-such-host.invalid:0: ")
+    assert message.startswith("--host is 'no-such-host.invalid', must be an address or a name of this machine: ")
     assert refusal(bundle, bundle).startswith("two bundles hold a model named tiny: ")
     message = refusal(bundle, "--precision", "int8", "--workers", "2")
     assert message == "precision int8 is not in the bundle tiny; it has fp32"

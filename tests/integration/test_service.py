@@ -174,6 +174,15 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
         stepper.open()
 
 
+async def test_health_lists_the_services_that_it_checks() -> None:
+    async with served(fake_stepper()) as server:
+        stub = health_pb2_grpc.HealthStub(server.channel)
+        statuses = (await stub.List(health_pb2.HealthListRequest())).statuses
+        assert statuses.keys() == {"", "attendant.v1.Seq2Seq", "startup", "liveness"}
+        for name, status in statuses.items():
+            assert status == await stub.Check(health_pb2.HealthCheckRequest(service=name)), name
+
+
 async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
     async with served(fake_stepper()) as server:
         watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())

@@ -82,7 +82,18 @@ def test_a_wrong_graph_is_refused(
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(exportable, tmp_path / "bundle", plan=TINY_PLAN)
     assert any(line.startswith(expected) for line in refusal.value.differences), refusal.value
+    assert not any("amplify rounding" in line for line in refusal.value.differences)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_amplify_rounding_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Checks the tiny model as if its rounding were large, since other weights differ by chance."""
+    monkeypatch.setattr("attendant.export.verification.certification.UNSTABLE", 0.0)
+    monkeypatch.setattr("attendant.export.verification.certification.TOLERANCE", 0.0)
+    monkeypatch.setattr("attendant.export.verification.certification.ROUNDING_MULTIPLE", 0.0)
+    with pytest.raises(VerificationFailed) as refusal:
+        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    assert "these weights amplify rounding" in refusal.value.differences[-1]
 
 
 def test_a_correct_graph_is_published_and_kept_if_its_replacement_fails(

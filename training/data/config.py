@@ -249,6 +249,10 @@ class DataConfig(Table):
         shares = self.split or SplitShares.model_construct()
         for split in ("validation", "test"):
             share = getattr(shares, split)
+            if share and self.fetch is not None:
+                raise ValueError(
+                    f'split.{split} = {share:g}, and fetch = "{self.fetch}" brings {split} files: leave split out'
+                )
             if share and getattr(self, split) is not None:
                 raise ValueError(f"split.{split} = {share:g}, and {split} names files: leave one of them out")
         if self.train is None:

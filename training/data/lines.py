@@ -9,8 +9,9 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from attendant.runtime.errors import UserError, one_line
 
@@ -93,7 +94,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a file in UTF-8, counted from 1, without their ends.
 
     Raises:
-        UserError: there is no such file, it can't be read, it is not a text; at the end: lines were not UTF-8.
+        UserError: there is no such file, it can't be read, it is not a text, its lines end in carriage returns; at the
+            end: lines were not UTF-8.
     """
     problems = Problems()
     for number, line in readable_lines(path, problems):
@@ -110,6 +112,8 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
     try:
         with _opened(path) as file:
             for number, raw in enumerate(file, 1):
+                if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not file.peek(1):
+                    raise UserError(f"{path}: its lines end in carriage returns alone: convert them to line feeds")
                 try:
                     text = raw.removeprefix(BOM_UTF8).decode()  # Files that are joined have one in the middle too.
                 except UnicodeDecodeError as error:
@@ -129,7 +133,7 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[BufferedReader]:
     """Opens a file, decompressed. Raises UserError: it is not a text."""
     with path.open("rb") as raw:
         head = raw.peek(16)

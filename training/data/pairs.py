@@ -136,7 +136,7 @@ def _refuse_header(path: Path, cells: Sequence[str], places: Sequence[int]) -> N
 def _hint(cells: Sequence[str]) -> str:
     """Returns a possible reason for a wrong number of columns."""
     if any("\r" in cell for cell in cells):
-        return "; its lines end in carriage returns alone: convert them to line feeds"
+        return "; a carriage return does not end a line: convert it to a line feed"
     text = cells[0].strip() if len(cells) == 1 else ""
     if text.startswith("{") and text.endswith("}"):
         return "; JSON is read from files named .jsonl"
@@ -211,8 +211,13 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
             raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'")
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            problems.add("json", path, number, f"not JSON: {error}")
+        except RecursionError:
+            problems.add("json", path, number, "not JSON: too deeply nested")
+            continue
+        except ValueError as error:
+            # Python's message about a number is for programmers.
+            reason = error if isinstance(error, json.JSONDecodeError) else "a number of too many digits"
+            problems.add("json", path, number, f"not JSON: {reason}")
             continue
         try:
             yield number, [_text_of(record, name) for name in names]

@@ -264,12 +264,12 @@ class TokenizerConfig(Table):
     def order_does_not_matter(cls, value: tuple[NormalizationName, ...]) -> tuple[NormalizationName, ...]:
         return in_order(value)
 
-    @field_validator("tokenizer")
+    @field_validator("tokenizer", mode="before")
     @classmethod
-    def kind_or_file(cls, value: str) -> str:
+    def kind_or_file(cls, value: Any) -> Any:
         kinds = get_args(TokenizerKind)
-        if value not in kinds and Path(value).suffix not in FILE_TYPES:
-            raise ValueError(f"{value!r} must be one of {', '.join(kinds)}, or a file ({', '.join(FILE_TYPES)})")
+        if not isinstance(value, str) or (value not in kinds and Path(value).suffix not in FILE_TYPES):
+            raise ValueError(f"must be one of {', '.join(kinds)}, or a file ({', '.join(FILE_TYPES)})")
         return value
 
     @property
@@ -348,6 +348,11 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
 
 
 def _no_symbol(config: TokenizerConfig) -> UserError:
+    if config.min_frequency == 1:
+        return UserError(
+            f"the {config.TABLE}s of the training split have no characters except white space, "
+            f"invisible ones and those that {config.TABLE}.normalize removes"
+        )
     return UserError(
         f"no symbol occurs {config.TABLE}.min_frequency = {config.min_frequency} times in the training split: lower "
         "min_frequency"

@@ -6,6 +6,7 @@ the ids of the other tool.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -87,9 +88,15 @@ def read_vocabulary(
         if path.suffix == ".json":
             return _of_library(name, text, special)
         symbols = text.removesuffix("\n").split("\n")
+        if all(re.fullmatch(r"\S+[ \t][-\d.e]+", line) for line in symbols):
+            raise UserError(
+                f"{name}: each line has a symbol and a number: write the symbols alone, a line for each id, in their "
+                "order; that of a special symbol that the file leaves out, too"
+            )
     if isinstance(symbols, Mapping | bytes | set | frozenset) or not isinstance(symbols, Iterable):
         raise UserError(
-            f"{name} is of type {type(symbols).__name__}, must be a file, or a list of symbols by their ids"
+            f"{name} is of type {type(symbols).__name__}, must be a file, or a list of symbols by their ids, such as "
+            "sorted(ids, key=ids.get) of a dictionary, get_itos() of torchtext, or the file that a tokenizer saves"
         )
     ids = list(symbols)
     for place, symbol in enumerate(ids):
@@ -127,7 +134,10 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
             raise UserError(f"{name}: {role} is {symbol!r}, which is not among its {len(ids)} symbols")
     ordinary = [symbol for symbol in sorted(ids, key=ids.__getitem__) if symbol not in declared.values()]
     if clash := set(ordinary) & set(SPECIAL_TOKENS):
-        raise UserError(f"{name}: {min(clash)!r} is a special symbol in bundles: declare its role by special symbols")
+        raise UserError(
+            f"{name}: {min(clash)!r} is a name of special symbols in bundles: declare its role by special symbols, or "
+            "give it another name if another symbol has that role"
+        )
     if not ordinary:
         raise UserError(f"{name}: the vocabulary has no symbols besides the special ones")
     places = [ids[declared[role]] if role in declared else -1 for role in NAMES]

@@ -44,7 +44,7 @@ from attendant.training.evaluation.session import (
     read_data,
 )
 from attendant.training.library.results import AddOutputs, Result, Results, outputs_file
-from attendant.training.progress import ShowProgress, counter
+from attendant.training.progress import ShowProgress, check_progress, counter
 from attendant.training.table import problems_of, requirement
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def evaluate(
         UserError: an option that can't be or has no effect, a model that can't be opened, bad or no data.
         CantWrite: `outputs` can't be written.
     """
+    check_progress(progress)
     paths = paths_of("models", models)
     bootstrap = bootstrap.item() if isinstance(bootstrap, np.generic) else bootstrap
     bundles = {path for path in paths if is_bundle(path)}
@@ -430,6 +431,7 @@ def report(
     from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
     from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
+    check_progress(progress)
     if not isinstance(examples, int | np.integer | str | os.PathLike):
         raise UserError(f"examples={shown(examples)}: must be a number of examples, or a file of sources")
     paths, outputs = paths_of("runs", runs), paths_of("output", output)

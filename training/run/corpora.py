@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
@@ -443,9 +444,11 @@ def _changed_targets(corpora: Corpora) -> Iterator[str]:
         ]
         if len(changed) > WARNED_UNKNOWN_SHARE * len(texts):
             text, written = min(changed, key=lambda each: len(each[0]))
+            # Letters with composed and with separate accents look the same.
+            form = ascii if unicodedata.normalize("NFC", text) == unicodedata.normalize("NFC", written) else repr
             yield (
-                f"warning: no output can equal {len(changed) / len(texts):.1%} of {split}'s targets, e.g. {text!r} is "
-                f"written as {written!r} (see target.normalize, target.tokenizer)"
+                f"warning: no output can equal {len(changed) / len(texts):.1%} of {split}'s targets, e.g. {form(text)} "
+                f"is written as {form(written)} (see target.normalize, target.tokenizer)"
             )
 
 

@@ -19,6 +19,7 @@ from attendant_client import (
 )
 from attendant_client.bulk import WINDOW, Bulk, in_order
 from attendant_client.messages import MAX_REQUEST_BYTES
+from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.unit.client.fake_server import Failure, Served, retry_info
 
 
@@ -130,6 +131,52 @@ async def test_a_refusal_is_raised_even_if_every_write_fails_first() -> None:
     async with Bulk(RefusedStream, None) as bulk:
         with pytest.raises(Unauthenticated, match="as told"):
             await bulk.generate("a")
+
+
+class RetriedStream:
+    """Imitates a stream of grpc.aio that gRPC retries: before an answer, only its first message is sure to arrive."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[pb.GenerateManyRequest | None] = asyncio.Queue()
+        self.written: list[int] = []  # Numbers of requests.
+        self._is_answered = False
+
+    async def write(self, message: pb.GenerateManyRequest) -> None:
+        self.written.append(len(message.requests))
+        if len(self.written) == 1 or self._is_answered:
+            self._messages.put_nowait(message)
+
+    async def done_writing(self) -> None:
+        self._messages.put_nowait(None)
+
+    async def read(self) -> object:
+        message = await self._messages.get()
+        if message is None:
+            return grpc.aio.EOF
+        if not self._is_answered:
+            await asyncio.sleep(0.05)
+            self._is_answered = True
+        answer = pb.GenerateResponse(hypotheses=[pb.Hypothesis(text="A")])
+        results = [
+            pb.GenerateBatchResponse(request_id=request.request_id, response=answer) for request in message.requests
+        ]
+        return pb.GenerateManyResponse(results=results)
+
+    def cancel(self) -> None: ...
+
+
+async def test_no_request_is_lost_while_a_stream_is_retried() -> None:
+    async with Bulk(RetriedStream, timeout=2) as bulk:
+        answers = await asyncio.gather(*(bulk.generate("a") for _ in range(200)))
+        assert [answer.best.text for answer in answers] == ["A"] * 200
+
+
+async def test_a_list_shares_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attendant_client.bulk.GATHER_SECONDS", 0.2)
+    stream = RetriedStream()
+    async with Bulk(lambda: stream, timeout=2) as bulk:
+        answers = [answer async for answer in in_order(bulk.generate, ["a"] * 8, concurrency=8)]
+    assert (len(answers), stream.written) == (8, [8])
 
 
 async def test_an_answer_that_is_late_raises_deadline_exceeded(client: AttendantClient) -> None:

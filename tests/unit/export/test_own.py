@@ -124,9 +124,9 @@ class Encoder(nn.LSTM):
 
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks of ids that are not zero on padding, a counter per
-    row, a TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan, and recurrent layers
-    whose attributes and hooks it uses, one with normalized weights. Its step returns the dictionary that it got, and
-    sets an attribute before it reads it, as attention does with `set_mask`.
+    row, a TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan with layers in it, and
+    recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the dictionary
+    that it got, and sets an attribute before it reads it, as attention does with `set_mask`.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -136,6 +136,7 @@ class Unusual(nn.Module):
         torch.manual_seed(2)
         self.embedding = nn.Embedding(len(SYMBOLS), 32)
         self.encoder = Encoder(32, 16, bidirectional=True, batch_first=True)
+        self.cell, self.norm = nn.Linear(32, 32), nn.LayerNorm(32)
         self.decoder = nn.GRU(32, 32)
         nn.utils.parametrizations.weight_norm(self.decoder, "weight_hh_l0")
         self.decoder.register_forward_hook(lambda layer, inputs, results: (results[0] * 3, results[1]))
@@ -146,8 +147,12 @@ class Unusual(nn.Module):
     def encode(self, source_ids, source_lengths):
         self.encoder.flatten_parameters()
         outputs, _ = self.encoder(3 * self.embedding(source_ids), source_lengths)
-        decayed = outputs.new_zeros(outputs.shape[0], outputs.shape[2])
-        _, outputs = scan(lambda last, own: (last / 2 + own, last / 2 + own), decayed, outputs, dim=1)
+
+        def one_position(last, inputs):
+            last = self.norm(self.cell(last) / 2 + inputs)
+            return last, last.clone()
+
+        _, outputs = scan(one_position, outputs.new_zeros(outputs.shape[0], outputs.shape[2]), outputs, dim=1)
         num_sources, num_layers = source_ids.shape[0], self.decoder.num_layers * (1 + self.decoder.bidirectional)
         hidden = torch.zeros(num_sources, num_layers, self.decoder.hidden_size, dtype=self.decoder.weight_hh_l0.dtype)
         padding = source_ids == SYMBOLS.index("<pad>")

@@ -193,6 +193,12 @@ class Cumulates(Plain):
         return {**state, "outputs": state["outputs"].cumprod(1)}
 
 
+class MixesNumbers(Plain):
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, weights = super().step(previous_ids, row_state, source_state)
+        return logits, state, weights.clamp(1e-7, 1)
+
+
 class ChangesPacked(Plain):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
@@ -224,6 +230,12 @@ class Encoded:
     hidden: torch.Tensor
     outputs: torch.Tensor
     mask: torch.Tensor
+
+
+class LosesPositions(Plain):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "extra": state["outputs"].squeeze(1)}
 
 
 class CopiesTensors(Plain):
@@ -296,6 +308,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (Grows, r"step returns past as .*, must stay .* \(2, 0, 16\); a state that grows .* its last size in encode"),
         (NamesSourcesAsRows, r"step returns attention, .* out of row_state"),
         (Cumulates, r"Cumulates can't be traced: torch can't export prod to ONNX: write it with other operations"),
+        (MixesNumbers, r"numbers of one type, such as x\.clamp\(1e-7, 1\.0\)"),
         (ChangesPacked, r"can't be traced at .*:{line}: .*a packed sequence may only go through nn\.LSTM"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
@@ -325,6 +338,12 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (encodes("hidden", lambda x: torch.dropout(x, 0.5, True)), "encode gives other hidden for the same arguments"),
         (encodes("hidden", lambda x: x / 0 * 0), "encode returns hidden with NaN for 1 sources of 5 positions"),
         (steps(0, lambda x: x - x.mean(0)), "step: logits of a row must not depend on the other rows"),
+        (
+            steps(0, lambda x: x.squeeze()),
+            r"logits of shape \(14,\) for one row, must be \(1, 14\): squeeze\(\) also rem",
+        ),
+        (steps(0, lambda x: x.squeeze().log_softmax(1)), r"got 1\) at .*; squeeze\(\) also removes .* squeeze\(1\)"),
+        (LosesPositions, r"returns extra of shape \(4, 16\) for 1 positions, .*: squeeze\(\) also removes"),
         (steps(0, lambda x: x.softmax(-1)), "step returns probabilities: return the logits"),
         (steps(0, lambda x: x.masked_fill(x > 0, math.inf)), "step returns logits that are infinite: mask by -1e9"),
         (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),

@@ -56,6 +56,15 @@ def test_an_empty_path_is_refused() -> None:
         parser.parse_args([""])
 
 
+@pytest.mark.parametrize(("kind", "value"), [(int, "x"), (int, "1.5"), (int, ""), (int, "9" * 5000), (float, "1,5")])
+def test_a_value_that_is_no_number_is_refused_in_plain_words(kind: type[int] | type[float], value: str) -> None:
+    parser = CommandParser(prog="name")
+    parser.add_argument("--size", type=kind)
+    must_be = "a whole number" if kind is int else "a number"
+    with pytest.raises(UserError, match=rf"^argument --size: '.{{0,400}} is not {must_be}; see name --help$"):
+        parser.parse_args([f"--size={value}"])
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_command("name", lambda: 1 // 0)
@@ -111,6 +120,22 @@ def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
     )
     closed = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
     assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
+def test_a_command_ends_while_abandoned_work_captures_standard_error() -> None:
+    """Covers a server that is ended while it opens a bundle: the thread that opens it goes on."""
+    program = (
+        "import threading; from attendant.runtime.command import exit_command\n"
+        "from attendant.runtime.process import quiet_stderr\n"
+        "captures = threading.Event()\n"
+        "def open_bundle():\n"
+        "    with quiet_stderr(): captures.set(); threading.Event().wait()\n"
+        "def main():\n"
+        "    threading.Thread(target=open_bundle, daemon=True).start()\n"
+        "    captures.wait()\n"
+        "exit_command('x', main)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=60).returncode == 0
 
 
 def test_a_character_that_the_output_lacks_is_escaped() -> None:

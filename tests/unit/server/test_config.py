@@ -58,6 +58,16 @@ def test_an_error_names_the_flag_or_the_variable(option: Option) -> None:
                 parse("b", f"{option.flag}={text}")
 
 
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_a_wrong_value_of_any_option_is_refused_in_one_line_that_names_it(option: Option) -> None:
+    for value in ("", " ", "nan", "-1", "9" * 5000, "x\ny"):
+        try:
+            parse("b", *([f"{option.flag}={value}"] if option.kind.unit else [option.flag]))
+        except UserError as error:
+            assert str(error).startswith(f"{option.flag} is '") and "must be " in str(error)
+            assert "\n" not in str(error) and len(str(error)) < 600
+
+
 def test_a_host_may_be_in_brackets() -> None:
     assert parse("b", "--host", "[::1]").host == "::1"
 

@@ -1,14 +1,21 @@
 """Tests of recipes: each mistake is reported in one line with its remedy."""
 
+import datetime
+import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
-from attendant.training.recipe import Recipe, load_recipe, shipped_recipes
+from attendant.training.recipe import Recipe, load_recipe, recipe_from, shipped_recipes
+from attendant.training.recipe_choice import recipe_of_inputs
 
 RECIPES = list(shipped_recipes().values())
 
@@ -83,17 +90,28 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: must be a finite number"),
         ("data.fetch=bible", "data.fetch = 'bible': must be one of cmudict, cmudict-stress, copy, dates"),
         ('evaluation.metrics=["zz"]', "small.toml: evaluation.metrics.0 = 'zz': must be one of wer"),
-        ("evaluation.length_edges=[4,4]", "evaluation.length_edges: must be whole numbers that rise"),
+        ("evaluation.length_edges=[4,4]", "evaluation.length_edges = [4, 4]: must be whole numbers that rise"),
         ("evaluation.metrics=bleu", "evaluation.metrics = 'bleu': must be a list, e.g. ["),
         ("data.split=0.1", "data.split = 0.1: must be a table"),
         ("data.train=3", "data.train: give either FILE, or [FILE, ...], or {source = FILE, target = FILE}"),
         ("data.test=true", "data.test: give either FILE, or"),
         ("data.train=''", "data.train: the name of a file is empty"),
         ("data.validation={source='a',target=''}", "data.validation: the name of a file is empty"),
-        ("data.drop_empty=1", "data.drop_empty = 1: must be a valid boolean"),
+        ("data.drop_empty=1", "data.drop_empty = 1: must be true or false"),
+        ("source.tokenizer=3", "source.tokenizer = 3: must be one of character, word, bpe, unigram, or a file (.json"),
+        ("source.tokenizer=words", "source.tokenizer = 'words': must be one of character, word, bpe, unigram, or a"),
+        ("optimizer.betas=[0.9]", "optimizer.betas = [0.9]: must be two numbers, e.g. [0.9, 0.999]"),
+        ("optimizer.betas=[0.9, 0.9, 0.9]", "optimizer.betas = [0.9, 0.9, 0.9]: must be two numbers, e.g."),
+        ("data.columns=[1]", "data.columns = [1]: must be the two names of a header row"),
+        (f"description={'x' * 201}", "must be a text of at most 200 characters"),
+        ("training.dropot=0.1", "unknown key training.dropot; did you mean model.dropout?"),
+        ("training.epoch=3", "unknown key training.epoch; did you mean max_epochs?"),
+        ("data.val=v.tsv", "unknown key data.val; did you mean validation?"),
+        ("data.dev=v.tsv", "unknown key data.dev; known here: fetch, directory, train, validation"),
+        ("training.max_epochs=1\nseed=2", "has several lines: give each key a --set of its own"),
         ("evaluation.metrics[0]=bleu", "unknown key evaluation.metrics[0]; did you mean metrics?"),
         ("model[0]=gru", "unknown key model[0]; did you mean model?"),
-        ('model.hidden_size="160"', "model.hidden_size = '160': must be a valid integer"),
+        ('model.hidden_size="160"', "model.hidden_size = '160': must be a whole number"),
         (f"seed={'9' * 5000}", "small.toml: seed = '9999"),
         ("seed", "--set seed: must be table.key=value"),
         (".a=1", "must be table.key=value"),
@@ -119,7 +137,7 @@ def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, overr
         ("[data]", "[data", "not TOML"),
         ("max_epochs = 1", f"max_epochs = {'9' * 5000}", "an integer has thousands of digits"),
         ("max_epochs = 1", f"max_epochs = 0x{'f' * 5000}", "max_epochs = a number that is far too large: must"),
-        ("[data]", f"[data]\ncolumns = [1, 0x{'f' * 5000}]", "data.columns: must be"),
+        ("[data]", f"[data]\ncolumns = [1, 0x{'f' * 5000}]", "data.columns = a number that is far too large: must be"),
         ("max_epochs = 1", f"max_epochs = {'[' * 2000}{']' * 2000}", "lists are nested too deep"),
         ("[data]", f"[data]\n{'a.' * 5000}a = 1", "tables or lists are nested too deep"),
         ("max_epochs = 1", "max_epochs = 2026-11-28", "training.max_epochs = datetime.date(2026, 11, 28): must be"),
@@ -133,12 +151,73 @@ def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, overr
         ("max_epochs = 1", "scheduled_sampling=0.5\n[validation]\npatience=1", "scheduled_sampling = 0.5 rises"),
         ("max_epochs = 1", 'max_epochs = 1\nprecision = "fp16"\ndevice = "cpu"', '"fp16" is for CUDA, and'),
         ("[data]", '[data]\ndirectory = "d"', "name the fetcher, or leave it out"),
+        (
+            'train = "train.tsv"\nvalidation = {source = "v.en", target = "v.fr"}',
+            'fetch = "reverse"\nsplit = {validation = 0.1}',
+            'data: split.validation = 0.1, and fetch = "reverse" brings validation files: leave split out',
+        ),
+        ("[data]", "[data]\nsplit = {validation = 0.1}", "split.validation = 0.1, and validation names files: leave"),
     ],
 )
 def test_a_recipe_that_can_not_be_trained_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL.replace(old, new))
     assert message in str(caught.value)
+
+
+WRONG_VALUES = (
+    3, -1, 2**70, 10**400, 1.5, float("nan"), True, "", "x", "x\ud800", "x\ud800.json", b"x", object(),
+    datetime.time(1), [], [1], ["a"], [0.1, 0.2, 0.3], [[1]], [None], {}, {"a": 1}, {"a": {"b": [{}]}},
+    {1: 2}, {("a",): 1}, {"": 1},
+)  # fmt: skip
+WORDS_OF_PYDANTIC = re.compile(r"Input|should|valid |[Tt]uple|after validation|Keys|parse|\.(str|int|float|tuple) =")
+
+
+def test_no_wrong_value_of_a_recipe_has_a_message_of_the_library() -> None:
+    """Each field, wherever it is in the tables, gets values of other types, lengths and ranges."""
+
+    def names(table: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+        for name, field in table.model_fields.items():
+            yield (name,)
+            kinds = (field.annotation, *get_args(field.annotation))
+            for inner in kinds:
+                if isinstance(inner, type) and issubclass(inner, BaseModel):
+                    yield from ((name, *others) for others in names(inner))
+
+    for *tables, field in names(Recipe):
+        for value in WRONG_VALUES:
+            content = tomllib.loads(SMALL)
+            table = content
+            for name in tables:
+                if not isinstance(table.setdefault(name, {}), dict):
+                    table[name] = {}
+                table = table[name]
+            table[field] = value
+            with suppress(UserError):
+                recipe_from(content, "recipe")
+                continue
+            with pytest.raises(UserError) as refused:
+                recipe_from(content, "recipe")
+            for line in (refused.value.summary, *refused.value.differences):
+                assert not WORDS_OF_PYDANTIC.search(line.partition(": ")[2] or line), line
+            fields = [line.partition(":")[0] for line in refused.value.differences]
+            assert len(fields) == len(set(fields)), refused.value
+
+
+def test_keys_of_tables_from_python_must_be_texts(tmp_path: Path) -> None:
+    content = tomllib.loads(SMALL)
+    for tables in (content | {1: 2}, content | {"source": {"tokenizer": "word", ("a",): 3}}):
+        with pytest.raises(UserError, match=r"unknown key (1|source\.\('a',\)); keys are texts$"):
+            recipe_from(tables, "recipe")
+
+
+def test_files_from_python_may_be_paths_in_a_tuple(tmp_path: Path) -> None:
+    (tmp_path / "b.tsv").touch()
+    content = tomllib.loads(SMALL)
+    content["data"] |= {"train": (Path("a.tsv"), Path("b.tsv")), "test": {"pairs": (Path("b.tsv"),)}}
+    data = recipe_from(content, "recipe", folder=tmp_path).data
+    inside = str(tmp_path / "b.tsv")
+    assert data.train == CorpusFiles(pairs=("a.tsv", inside)) and data.test == CorpusFiles(pairs=(inside,))
 
 
 def test_data_may_be_in_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +291,29 @@ def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pyte
         assert load_recipe(Path(name)) == load_recipe(path)
         if path.name == "recipe.toml":
             assert load_recipe(path.parent) == load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("-", "-: standard input is no recipe; give a file, a folder with a recipe.toml, or the name of an included"),
+        ("folder", "folder: the folder has no recipe.toml; give a file, a folder with a recipe.toml, or the name of"),
+        ("folder.tsv", "folder.tsv: the folder has no recipe.toml; give a file"),
+        ("mine.yaml", "mine.yaml: is not TOML: "),
+        ("empty.toml", "data is missing"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_with_the_forms_that_are(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "folder.tsv"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "mine.yaml").write_text("data:\n  train: a.tsv\n")
+    (tmp_path / "empty.toml").touch()
+    with pytest.raises(UserError) as refused:
+        recipe_of_inputs([name])
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["g2p-cmudict-smal", "recipes/g2p-cmudict-small.toml"])

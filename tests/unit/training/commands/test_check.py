@@ -85,6 +85,16 @@ def test_targets_that_the_tokenizer_changes_are_a_warning(tmp_path: Path, tiny_r
         assert (words in message) == warns
 
 
+def test_accents_that_the_tokenizer_joins_are_shown_by_their_numbers(
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs
+) -> None:
+    for name in ("train", "validation"):
+        path = tmp_path / f"{name}.tsv"
+        path.write_text(path.read_text().replace("a", "e\u0301"))
+    message = " ".join(succeeds("check", tiny_recipe).split())
+    assert re.search(r"e.g. '[^']*e\\u0301[^']*' is written as '[^']*\\xe9[^']*'", message)
+
+
 def test_lines_of_targets_that_are_joined_are_a_warning(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
     names = ("train", "validation")
     for name in names:

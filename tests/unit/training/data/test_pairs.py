@@ -51,6 +51,15 @@ def test_tsv_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_parallel_files_whose_lines_end_in_carriage_returns_are_refused(tmp_path: Path) -> None:
+    message = "a.en: its lines end in carriage returns alone"
+    assert message in refusal_of(parallel(tmp_path, b"one\rtwo\r", b"un\rdeux\r"))
+    assert list(read_pairs(parallel(tmp_path, b"one\rmore\ntwo\n", b"un\ndeux"))) == [
+        Pair("one\rmore", "un"),
+        Pair("two", "deux"),
+    ]
+
+
 def test_two_parallel_files_are_read(tmp_path: Path) -> None:
     assert list(read_pairs(parallel(tmp_path, b"one\ttab\ntwo\n", b"un\ndeux\n"))) == [
         Pair("one\ttab", "un"),
@@ -66,7 +75,8 @@ def test_two_parallel_files_are_read(tmp_path: Path) -> None:
         (b"a\tb\n\n", "pairs.tsv:2: both sides are empty"),
         (b"a\tb\nc\td\n \te\n", "pairs.tsv:3: the source is empty"),
         (b"a\tb\nc\0\td\n", "pairs.tsv:2: character 2 is a NUL"),
-        (b"a\tb\rc\td\r", "pairs.tsv:1: 3 columns; its lines end in carriage returns alone"),
+        (b"a\tb\rc\td\r", "pairs.tsv: its lines end in carriage returns alone: convert them to line feeds"),
+        (b"a\tb\nc\td\re\tf\n", "pairs.tsv:2: 3 columns; a carriage return does not end a line"),
         (b"a,b\n", "commas separate columns in files named .csv"),
         (b'{"en": "a"}\n', "JSON is read from files named .jsonl"),
         (b"en\tfr\na\tb\n", "pairs.tsv:1: 'en' and 'fr' look like the names of columns: set data.columns = "),
@@ -236,7 +246,8 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
         ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data: "),
         ("a.csv", "sep=;\na;b\nc;d;e\n", None, "a.csv:3: 3 columns"),
-        ("a.csv", "a,b\rc,d\r", None, "a.csv:1: a carriage return outside of quotes"),
+        ("a.csv", "a,b\rc,d\r", None, "a.csv: its lines end in carriage returns alone"),
+        ("a.jsonl", '{"source": "a", "target": "b"}\r' * 2, None, "a.jsonl: its lines end in carriage returns alone"),
         ("a.csv", "a;b\nc;d\re\n", None, "a.csv:2: a carriage return outside of quotes"),
         ("a.csv", 'a,b\nc,"d\ne,f\n', None, "a.csv:3: unexpected end of data; the row begins in line 2: "),
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
@@ -246,6 +257,8 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.csv", "en,f\0r\na,b\n", ("en", "fr"), "a.csv:1: character 5 is a NUL"),
         ("a.jsonl", "[1]\n", None, "a.jsonl:1: not a JSON object"),
         ("a.jsonl", "{\n", None, "a.jsonl:1: not JSON: "),
+        ("a.jsonl", "1" * 5000, None, "a.jsonl:1: not JSON: a number of too many digits"),
+        ("a.jsonl", "[" * 100_000, None, "a.jsonl:1: not JSON: too deeply nested"),
         ("a.jsonl", '{"en": "a"}\n', ("en", "fr"), "a.jsonl:1: there is no 'fr' among 'en'"),
         ("a.jsonl", '{"en": "a", "fr": 3}\n', ("en", "fr"), "'fr' is 3, not a text"),
         ("a.jsonl", '{"en": "\\ud800", "fr": "x"}\n', ("en", "fr"), "'en' has half a surrogate pair"),
@@ -325,7 +338,7 @@ def test_a_source_is_in_one_split_always_the_same(tmp_path: Path, monkeypatch: p
         ({"train": "a", "validation": "b", "split": {"validation": 0.1}}, "leave one of them out"),
         ({"train": "a", "split": {"validation": 0.5, "test": 0.5}}, "must be above 0 and below 1 together"),
         ({"train": "a", "split": {"validation": 1.0}}, "less than 1"),
-        ({"fetch": "copy", "split": {"test": 0.1}}, "leave one of them out"),
+        ({"fetch": "copy", "split": {"test": 0.1}}, "leave split out"),
     ],
 )
 def test_splits_that_contradict_each_other_are_refused(inputs: dict[str, object], message: str) -> None:

@@ -273,6 +273,12 @@ def test_training_limits_the_vocabulary() -> None:
         learned("word", ["a b"], min_frequency=9)
 
 
+@pytest.mark.parametrize("kind", ["character", "word", *SUBWORDS])
+def test_texts_without_a_visible_character_are_refused(kind: TokenizerKind) -> None:
+    with pytest.raises(UserError, match="have no characters except white space"):
+        learned(kind, ["\u200b", "\u2060 \u200b"])
+
+
 HAN = ["".join(chr(0x4E00 + 7 * number + place) for place in range(5)) for number in range(100)] + ["abcdefgh"] * 9
 
 

@@ -79,11 +79,29 @@ def test_a_tokenizer_of_hugging_face_gives_the_modules_ids(kind: str, tmp_path: 
         (["a"], {"bos": "x"}, "bos is 'x', which is not among its 1 symbols"),
         (["a"], {"start": "a"}, "'start' is no special symbol: name pad, unk, bos, eos"),
         ("missing.txt", None, "source_tokenizer missing.txt: can't be read"),
+        (
+            {"a": 0},
+            None,
+            "source_tokenizer is of type dict, must be a file, or a list of symbols by their ids, such as s",
+        ),
+        (
+            ["<s>", "</s>", "a"],
+            {"bos": "</s>", "eos": "</s>"},
+            "'<s>' is a name of special symbols in bundles: declare",
+        ),
     ],
 )
 def test_a_wrong_vocabulary_is_refused(symbols: object, special: dict[str, str] | None, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         read_vocabulary(symbols, special, "word", field="source_tokenizer")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lines", ["<s> 0\nthe 512\n", "<s>\t0\nthe\t-3.2\n", "<s>\t0\nthe\t1"])
+def test_a_file_of_symbols_with_numbers_is_refused(lines: str, tmp_path: Path) -> None:
+    """As fairseq, subword-nmt and SentencePiece (.vocab) write them, with counts, ids or scores."""
+    (tmp_path / "dict.txt").write_text(lines)
+    with pytest.raises(UserError, match=r"each line has a symbol and a number: .* the symbols alone"):
+        read_vocabulary(tmp_path / "dict.txt", {"bos": "<s> 0"}, field="source_tokenizer")
 
 
 def test_symbols_that_a_user_added_are_matched_within_texts(tmp_path: Path) -> None:
@@ -190,7 +208,7 @@ def test_a_recipe_takes_a_tokenizer_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"tokenizer": "bytes"}, "'bytes' must be one of character, word, bpe, unigram, or a file"),
+        ({"tokenizer": "bytes"}, "must be one of character, word, bpe, unigram, or a file"),
         ({"tokenizer": "x.model", "vocabulary_size": 9}, "vocabulary_size = 9 is of a tokenizer that is trained"),
         ({"tokenizer": "x.json", "normalize": ["nfkc"]}, "source.tokenizer is the file x.json: leave normalize out"),
     ],
