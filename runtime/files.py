@@ -212,10 +212,8 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
             with translate_os_errors(path, UNMAKABLE):
                 aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
             yield aside
-            # A temporary folder is readable by its owner only; the final one as the user's mask allows.
-            mask = os.umask(0)
-            os.umask(mask)
-            aside.chmod(0o777 & ~mask)
+            # A temporary folder is readable by its owner only.
+            aside.chmod(masked(0o777))
             # Everything reaches the disk before the name does.
             for written in [*aside.rglob("*"), aside]:
                 flush_to_disk(written)
@@ -228,6 +226,13 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
             with suppress(OSError):
                 for parent in made:
                     parent.rmdir()
+
+
+def masked(mode: int) -> int:
+    """Returns the part of a mode that the user's mask allows for new files and folders."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mode & ~mask
 
 
 def unless_there(folder: Path, path: Path) -> None:
