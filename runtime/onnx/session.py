@@ -39,6 +39,7 @@ from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.files import reading_error
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import NO_ID, Array, Ids
 
@@ -359,7 +360,9 @@ def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
         read_graph(content)
-    except (OSError, Unfit) as error:
+    except OSError as error:
+        raise UserError(f"{spec.file}: can't be read: {reading_error(error)}") from error
+    except Unfit as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
     if (digest := hashlib.sha256(content).hexdigest()) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest has {spec.sha256}")

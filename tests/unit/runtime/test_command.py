@@ -14,6 +14,7 @@ from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import write_json
 from tests.paths import ROOT
 
+DENIED = f"Denied: give user {os.geteuid()} access to it and to its folders"
 REFUSED = "the bundle x is refused; export or copy it again:"
 
 
@@ -28,7 +29,7 @@ REFUSED = "the bundle x is refused; export or copy it again:"
         (KeyboardInterrupt(), 130, "\nname: interrupted\n"),
         (MemoryError(), 2, f"name: {NO_MEMORY}\n"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, f"name: {NO_MEMORY}\n"),
-        (PermissionError(errno.EACCES, "Denied", "x"), 2, "name: x: can't be read or written: Permission denied\n"),
+        (PermissionError(errno.EACCES, "Denied", "x"), 2, f"name: x: can't be read or written: {DENIED}\n"),
         (OSError(errno.ENOENT, "No x"), 2, "name: No x: let TMPDIR name a folder that you may write to\n"),
     ],
 )
