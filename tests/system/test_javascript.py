@@ -223,6 +223,13 @@ def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) ->
     assert opened.url == f"{address}#text=phoneme"
     opened.reload()
     expect(opened.locator("#text")).to_have_text("F OW1 N IY0 M", timeout=60_000)
+    opened.get_by_role("link", name="Skip to the answer").press("Enter")
+    expect(opened.locator("#answer")).to_be_focused()
+    assert opened.url == f"{address}#text=phoneme"
+    opened.goto(f"{address}#text=face")  # another link, in the same tab
+    expect(opened.locator("#text")).to_have_text("F EY1 S")
+    opened.get_by_label("Text").fill("w" * 40)
+    expect(opened.locator("#text")).to_have_text(re.compile(" …$"))
     opened.locator("#examples button").first.click()
     expect(opened.locator("#text")).not_to_have_text("F OW1 N IY0 M")
     opened.get_by_label("Text").fill("")

@@ -310,7 +310,7 @@ export class Panel {
     this.clear();
     this.response = response;
     this.index = 0;
-    part.tools.hidden = part.hint.hidden = part.inside.hidden = false;
+    part.tools.hidden = part.inside.hidden = false;
     part.rivals.hidden = response.hypotheses.length < 2;
     drawAnswers(part.best, part.ranking, response, this.request(), (index) => this.look(index));
     this.look(0);
@@ -345,6 +345,7 @@ export class Panel {
     const { hypothesis } = this;
     this.alternatives.close(false);
     part.text.replaceChildren(...this.pieces(hypothesis));
+    part.hint.hidden = !this.words.length;
     part.confidence.hidden = hypothesis.confidence === undefined;
     part.confidence.textContent = `Right with a probability of ${share(hypothesis.confidence ?? 0)}, as calibrated on held-out texts.`;
     this.tell(part.prefix, this.prefix, `Begins with ${this.prefix.map(shown).join(" ")} `, "Let it choose",
@@ -390,6 +391,7 @@ export class Panel {
       const logProb = tokenLogProbs.slice(first, last + 1).reduce((sum, each) => sum + each, 0);
       const button = inlineButton({
         class: first < this.prefix.length ? "word chosen" : "word",
+        "aria-label": word.trim() ? null : shown(word),
         title: tokenLogProbs.length ? `${probability(logProb)}: press for alternatives` : "alternatives",
         onclick: () => this.alternatives.open(tokens.slice(0, first), tokens[first], button),
       }, word);
@@ -398,6 +400,7 @@ export class Panel {
     oneStop(this.words.map(({ button }) => button));
     const pieces = groups.flatMap(({ before }, index) => [before, this.words[index].button]);
     if (finishReason === "FINISH_REASON_LENGTH") pieces.push(html("span", { title: "cut at its longest" }, " …"));
+    if (!text) pieces.push(html("span", { class: "note" }, "(empty)"));
     return [...pieces, rest];
   }
 
