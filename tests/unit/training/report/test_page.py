@@ -92,7 +92,7 @@ def test_the_page_has_no_script_and_loads_nothing() -> None:
 
 def test_the_page_is_dark_if_the_browser_prefers_dark() -> None:
     text = html_page(report())
-    assert "prefers-color-scheme:dark" in text
+    assert re.search(r"@media screen and \(prefers-color-scheme:dark\)", text)  # paper is light
     used = set(re.findall(r"var\(--([a-z0-9-]+)", text))
     assert used <= set(re.findall(r"--([a-z0-9-]+):", text))
 
