@@ -3,7 +3,6 @@
 Shapes: K symbols with a vector, E embedding size.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from attendant.training.run.checkpoint import (
 )
 from attendant.training.run.corpora import digests_of
 from attendant.training.run.directory import Run, read_json
+from attendant.training.table import as_setting
 
 FREE_FIELDS: Final = ("model.dropout",)  # In these, a run to start from may differ from the recipe.
 
@@ -273,8 +273,8 @@ def _named_run(recipe: Recipe, option: str, name: str, equal_tables: Collection[
     for field, own, theirs in recipe.differences(run.recipe(), equal_tables):
         if field not in FREE_FIELDS:
             raise UserError(
-                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs)}, and this recipe has "
-                f"{json.dumps(own)}: make them equal, or take another run"
+                f"{option} = {name!r} was trained with {as_setting(field, theirs)}, and this recipe has "
+                f"{as_setting(field, own)}: make them equal, or take another run"
             )
     if checkpoint_path(run, BEST) is None:
         raise UserError(f"{option} = {name!r} has no checkpoint {BEST!r} yet: train it first")
