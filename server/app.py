@@ -91,11 +91,11 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         answer_budget=answer_budget,
         hang_up=grpc_port.hang_up_on,
     )
-    max_connections = grpc_port.allowed_connections(config.max_connections)
+    max_connections, max_accepted = grpc_port.allowed_connections(config.max_connections)
     make_server = partial(
         grpc_port.grpc_server,
         handlers,
-        max_connections=max_connections + grpc_port.HEADROOM,
+        max_connections=max_accepted,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )

@@ -255,24 +255,29 @@ async def _ended(server: grpc.aio.Server) -> None:
         await server.wait_for_termination()
 
 
-def allowed_connections(max_connections: int) -> int:
-    """Raises the limit of open files for the connections, and returns how many of them the system allows.
+def allowed_connections(max_connections: int) -> tuple[int, int]:
+    """Raises the limit of open files for the connections.
 
-    With more of them than that, idle ones could not be closed, because even looking for them takes a descriptor.
+    With more of them than the system allows, idle ones could not be closed, because even looking for them takes a
+    descriptor.
+
+    Returns:
+        How many connections may stay, and how many gRPC may accept: those beyond the first number stay until the next
+        look.
     """
     needed = max_connections + HEADROOM + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return max_connections
+        return max_connections, max_connections + HEADROOM
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed == needed:
-        return max_connections
+        return max_connections, max_connections + HEADROOM
     # A process that may open few files keeps a quarter of them for connections: OTHER_DESCRIPTORS is rarely used up.
     fitting = max(allowed // 4, max_connections - (needed - allowed))
     facts = {"open_files": allowed, "needed": needed, "max_connections": fitting}
     log.warning("the system allows too few open files for --max-connections, which is lowered", extra=facts)
-    return fitting
+    return fitting, fitting + min(HEADROOM, allowed // 4)
 
 
 def authority(host: str, port: int) -> str:
@@ -281,7 +286,7 @@ def authority(host: str, port: int) -> str:
 
 DESCRIPTORS = Path("/proc/self/fd")
 
-HEADROOM = 64  # Connections beyond the limit that gRPC accepts; they stay until the next look.
+HEADROOM = 64  # Connections beyond the limit that gRPC accepts at most.
 LOOK_SECONDS = 0.25
 
 OPEN_STATES = frozenset({1, 4, 5})
