@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 256 * 1024
 """Limit of a request, which is a sentence; gRPC refuses longer ones before they are parsed. Answers may be larger."""
 
+MAX_METADATA_BYTES = 16 * 1024
+
 ANSWER_SECONDS = 1.0
 """When the server ends: how long a call that has its outcome may take to write it, and a peer to hang up."""
 
@@ -50,6 +52,9 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
+    # The first is 8 KiB by default, and gRPC refuses calls between the two at random.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     # Calls that have not been accepted yet: gRPC cancels those above 1000, at random, and those older than 30 s, and
     # clients don't retry a call that was cancelled. Their number is limited with the connections and the calls of each.
     ("grpc.server.max_pending_requests", NO_LIMIT),
