@@ -55,6 +55,13 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> 
         load_run(path)
 
 
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    with pytest.raises(UserError) as refused:
+        run.read_json(path, dict)
+    assert str(refused.value) == f"{path}: can't be read: No such file or directory"
+
+
 @pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"metric": "wer"}]'])
 def test_damaged_measurements_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "recipe.toml").touch()
