@@ -254,11 +254,19 @@ def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
         start: the run that the training starts from; its tokenizers must be the teachers' too.
 
     Raises:
-        UserError: as `starting_run`, except for the architecture.
+        UserError: as `starting_run`, except for the architecture; a run has a vocabulary for each side, and the
+            recipe's model one for both.
     """
     option = "distillation.teachers"
     runs = [_named_run(recipe, option, name, ("source", "target")) for name in recipe.distillation.teachers]
     together = [start, *runs] if start else runs
+    for name, run in zip(recipe.distillation.teachers, runs, strict=True):
+        source_tokenizer, target_tokenizer = run.tokenizers()
+        if recipe.model.shared_embeddings and source_tokenizer.to_text() != target_tokenizer.to_text():
+            raise UserError(
+                f"{option} = {name!r} has other symbols for sources than for targets, and model.shared_embeddings = "
+                "true needs the same: leave it out, or take teachers that were trained with it"
+            )
     for run in runs:
         for own, theirs in zip(run.tokenizers(), together[0].tokenizers(), strict=True):
             if own.to_text() != theirs.to_text():
