@@ -277,6 +277,21 @@ def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
+def test_steps_of_a_right_to_left_answer_have_their_order_and_numbers(page: Page) -> None:
+    tokens = ["كَتَبَ", "\u202eالوَلَدُ", "د"]  # the second one begins with an override
+    attention = {"rows": 4, "columns": 4, "weights": [0.5, 0.25, 0.15, 0.1] * 4}
+    answers = [hypothesis("", tokens) | {"attention": attention, "tokenLogProbs": [-0.5] * 4}]
+    panel = answer_with(page, "(empty)", tokens, sourceTokens=["<s>", "كتب", "الدرس", "</s>"], hypotheses=answers)
+    steps = opened(panel, "steps")
+    for parts in (steps.locator(".written > *"), steps.locator(".weights bdi"), panel.locator(".map .symbol text")):
+        expect(parts.first).to_be_visible()
+        lefts = parts.evaluate_all("all => all.slice(0, 4).map((each) => each.getBoundingClientRect().left)")
+        assert lefts == sorted(lefts, reverse=True)
+    expect(steps.locator(".written > *")).to_have_text([*tokens, "end"])
+    numbers = steps.locator(".weights small").evaluate_all("all => all.map((each) => getComputedStyle(each).direction)")
+    assert set(numbers) == {"ltr"}
+
+
 def test_long_symbols_do_not_overlap(page: Page) -> None:
     attention = {"rows": 2, "columns": 3, "weights": [0.5, 0.25, 0.25] * 2}
     answers = [hypothesis(SPOKEN, ["a"]) | {"attention": attention}]
@@ -286,6 +301,25 @@ def test_long_symbols_do_not_overlap(page: Page) -> None:
     boxes = labels.evaluate_all("all => all.map((each) => each.getBoundingClientRect().toJSON())")
     edges = [edge for box in boxes for edge in (box["left"], box["right"])]
     assert edges == sorted(edges)
+
+
+def test_long_words_do_not_widen_the_page(page: Page) -> None:
+    word = "w" * 300
+
+    def changed(models: list[Any]) -> list[Any]:
+        return [model | {"name": word, "description": f"{word}."} for model in models[:1]]
+
+    reload_with(page, changed, times=None)
+    page.set_viewport_size({"width": 390, "height": 900})
+    panel = answer_with(page, word, [word], warnings=[word])
+    for name in ("steps", "facts"):
+        opened(panel, name)
+    expect(panel.locator(".distribution li").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.route(STREAM, lambda route: route.fulfill(status=400, json={"code": "INVALID_ARGUMENT", "detail": word}))
+    source(page).fill("b")
+    expect(panel.get_by_role("alert")).to_have_text(word)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_two_answers_with_all_their_parts_fit(page: Page) -> None:

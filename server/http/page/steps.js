@@ -63,7 +63,7 @@ export class Steps {
       oninput: () => { this.pause(); this.go(Number(this.slider.value) - 1); },
     });
     this.player = html("button", { type: "button", class: "quiet", onclick: () => (this.playing ? this.pause() : this.play()) }, "Play");
-    this.written = html("p", { class: "written", dir: "auto" });
+    this.written = html("p", { class: "written", dir: isRightToLeft(this.symbols) ? "rtl" : "ltr" });
     this.inner = html("div", { class: "stages" });
     this.place.replaceChildren(html("div", { class: "row" }, this.player, this.slider), this.written, this.inner);
     this.go(this.at);
@@ -91,7 +91,7 @@ export class Steps {
     this.slider.setAttribute("aria-valuetext",
       `${at + 1} of ${this.symbols.length}: ${this.symbols[at]}, ${probability(tokenLogProbs[at])}`);
     this.written.replaceChildren(...this.symbols.flatMap((symbol, place) =>
-      [html("span", { class: place === at ? "now" : place > at ? "later" : "" }, symbol), " "]));
+      [html("bdi", { class: place === at ? "now" : place > at ? "later" : "" }, symbol), " "]));
     const stages = [this.distribution()];
     if (this.hypothesis.attention) stages.unshift(this.weights(), ...(this.isKnown ? [this.context()] : []));
     else if (!this.attends && this.isKnown) stages.unshift(this.vector());
@@ -142,10 +142,10 @@ export class Steps {
   // Each weight with its symbol and, below it, its score if the largest weight is given.
   bars(row, largest) {
     const columns = [...row].map((weight, at) => html("li", {},
-      html("small", {}, weight < LEAST_SHOWN ? "0 %" : share(weight)),
+      html("small", { dir: "ltr" }, weight < LEAST_SHOWN ? "0 %" : share(weight)),
       html("span", { class: "bar", style: { height: `${BAR_HEIGHT * weight}rem` } }),
       html("bdi", {}, this.sources[at]),
-      largest && html("small", {}, weight > 0 ? fixed(Math.log(weight / largest), 1) : "−∞")));
+      largest && html("small", { dir: "ltr" }, weight > 0 ? fixed(Math.log(weight / largest), 1) : "−∞")));
     return html("ol", { class: "weights", tabindex: 0, "aria-label": "Weights", dir: isRightToLeft(this.sources) ? "rtl" : "ltr" }, ...columns);
   }
 
@@ -161,7 +161,7 @@ export class Steps {
     const bar = html("div", { class: "stack", "aria-hidden": "true" }, ...summands.map(({ weight, label }) =>
       html("span", { style: { flexGrow: weight } }, weight > 0.08 ? label : "")));
     return this.stage("What is seen: the context", [`c_{t} = Σ_{j} α_{tj} ${value}_{j}`],
-      html("p", { dir: "auto" }, `= ${names.join(" + ")}`), bar,
+      html("p", {}, `= ${names.join(" + ")}`), bar,
       html("p", { class: "note" }, "h(x) is what the encoder knows at x, having read the text around it."));
   }
 

@@ -11,9 +11,9 @@ export function shown(token) {
   return /^\p{M}/u.test(text) ? `◌${text}` : text;
 }
 
-// True if symbols are read from the right, by the first letter among them.
+// True if symbols are read from the right, by the first letter among them, after marks such as "<s>".
 export const isRightToLeft = (symbols) =>
-  /^\P{L}*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(symbols.join(""));
+  /^(<[^>]*>|\P{L})*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(symbols.join(""));
 
 // The ends of characters as readers see them: a letter with its marks, or an emoji of several parts, is one.
 export function endsOfCharacters(text) {
