@@ -151,6 +151,9 @@ def test_a_model_of_another_kind_has_its_weights_without_formulas(page: Page) ->
     expect(steps.locator("h3")).to_have_text(["1. Where to look: weights", "2. What comes next: the distribution"])
     expect(steps.locator(".formula")).to_have_text(["log P = Σi ≤ 1 log p(yi)"])
     expect(steps.get_by_role("list", name="Weights").get_by_role("listitem").first).to_have_text("100 %p")
+    symbols = panel_of(page).get_by_role("group", name="Source symbols")
+    expect(symbols.get_by_role("img")).to_have_count(8)  # with a mask, a server refuses such a model
+    expect(panel_of(page).locator("[data-part=caption]")).not_to_contain_text("hide")
 
 
 def test_an_unknown_symbol_that_was_replaced_is_listed_once(page: Page) -> None:

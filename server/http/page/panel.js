@@ -6,7 +6,7 @@ import { drawAnswers } from "./answers.js";
 import { Problem, stream } from "./api.js";
 import { drawAttention } from "./attention.js";
 import { html, inlineButton, oneStop, terms } from "./dom.js";
-import { facts, hasAttention, purpose } from "./facts.js";
+import { facts, hasAttention, hasOurLayers, purpose } from "./facts.js";
 import { Growth } from "./growth.js";
 import { counted, milliseconds, number, probability, share } from "./numbers.js";
 import { Settings } from "./settings.js";
@@ -357,11 +357,7 @@ export class Panel {
     if (hypothesis.attention) {
       drawAttention(part.map, part.caption, response.sourceTokens, hypothesis.tokens, hypothesis.attention, {
         masked: this.masked,
-        onmask: (at) => {
-          this.maskedOf = String(response.sourceTokens);
-          this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
-          this.answer();
-        },
+        onmask: hasOurLayers(this.model) ? (at) => this.mask(at) : undefined, // others are refused with a mask
       });
     } else part.caption.textContent = "The attention of so long a text is too large to be shown.";
     if (this.sections.steps.open) this.steps.show(this);
@@ -370,6 +366,13 @@ export class Panel {
       else part.tree.textContent = "The course of this search is too long to be shown.";
     }
     if (moves) this.events.answer(this);
+  }
+
+  // Hides a source symbol from attention, or shows it again.
+  mask(at) {
+    this.maskedOf = String(this.response.sourceTokens);
+    this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
+    this.answer();
   }
 
   // Draws again, as large as there is room now.

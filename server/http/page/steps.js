@@ -2,6 +2,7 @@
 
 import { strongest } from "./attention.js";
 import { html } from "./dom.js";
+import { hasOurLayers } from "./facts.js";
 import { counted, fixed, number, probability, share } from "./numbers.js";
 import { isRightToLeft, shown } from "./text.js";
 import { FATES, searchOf } from "./trace.js";
@@ -53,7 +54,7 @@ export class Steps {
     const hypothesis = response.hypotheses[index];
     const { search, way } = response.trace ? searchOf(response.trace, index) : {};
     Object.assign(this, { hypothesis, model, attends, way, search });
-    this.isKnown = "attention.score" in model.architecture; // else it is a module or a graph of another kind
+    this.isKnown = hasOurLayers(model);
     this.isFed = model.architecture["decoder.source_vector"] === "true"; // with the source's vector, at each step
     this.symbols = [...hypothesis.tokens.map(shown), ...(hypothesis.finishReason === "FINISH_REASON_EOS" ? ["end"] : [])];
     this.sources = response.sourceTokens.map(shown);
