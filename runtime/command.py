@@ -66,10 +66,17 @@ class Command:
         return self.run(self.parser.parse_args(arguments))
 
     def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
-        """Runs as `program` and ends the process. SIGTERM cleans up as Ctrl-C does."""
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        """Runs as `program` and ends the process."""
+        handle_ending_signals()
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
+
+
+def handle_ending_signals() -> None:
+    """Lets SIGTERM, and SIGHUP of a closed terminal, clean up as Ctrl-C does. Under `nohup` SIGHUP stays ignored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def require(package: str, extras: str = "") -> None:

@@ -66,6 +66,33 @@ def test_a_value_that_is_no_number_is_refused_in_plain_words(kind: type[int] | t
         parser.parse_args([f"--size={value}"])
 
 
+CLEANS_UP = """
+import os, signal, sys
+from runtime.command import exit_command, handle_ending_signals
+
+def main():
+    try:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    finally:
+        print("cleaned up")
+
+handle_ending_signals()
+exit_command("x", main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "starter", "status"),
+    [("SIGTERM", [], 130), ("SIGHUP", [], 130), ("SIGHUP", ["nohup"], 0)],
+)
+def test_a_command_cleans_up_when_its_terminal_closes_except_with_nohup(
+    number: str, starter: list[str], status: int
+) -> None:
+    command = [*starter, sys.executable, "-c", CLEANS_UP, number]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (status, "cleaned up\n"), done.stderr
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_command("name", lambda: 1 // 0)
