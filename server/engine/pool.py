@@ -154,6 +154,10 @@ class WorkerLost(Exception):
     """A worker process could not be started, or ended before it was ready."""
 
 
+class BundleChanged(UserError):
+    """A worker has loaded another version of the bundle than the first one."""
+
+
 class Slot:
     """The place of one worker in a pool, which successive processes fill.
 
@@ -536,17 +540,21 @@ class WorkerPool:
         how = await slot.ending()
         log.error("a worker process has died", extra={"how": how or "it hung up", **facts})
         slot.kill()
-        while (delay := self._restarts.delay(time.monotonic())) is not None:
+        delay = self._restarts.delay(time.monotonic())
+        while delay is not None:
             await asyncio.sleep(delay)
             self._on_restart()
             try:
                 await self._fill(slot)
-            except UserError as error:
-                self._die(f"a worker process can't be started again: {error}")
-                return
-            except (WorkerLost, OSError) as error:
+            except (UserError, WorkerLost, OSError) as error:
+                is_refused = isinstance(error, UserError)
+                if isinstance(error, BundleChanged) or (is_refused and not self._dispatcher.is_open):
+                    self._die(f"a worker process can't be started again: {error}")
+                    return
                 slot.kill()
                 log.error("a worker process did not load its bundle again", extra={"why": str(error)})
+                # Its files may become readable again. Meanwhile, other workers answer.
+                delay = MAX_DELAY_SECONDS if is_refused else self._restarts.delay(time.monotonic())
             else:
                 log.warning("a worker process serves again", extra={"suspects": len(slot.quarantine)})
                 self._go_on(slot)
@@ -557,7 +565,7 @@ class WorkerPool:
         """Starts a worker and waits until it is ready. Raises the errors of Slot.fill, and OSError."""
         ready = await slot.fill(self._spawn())
         if ready.version != self._version:
-            raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
+            raise BundleChanged(f"the bundle has changed: it is version {ready.version}, was {self._version}")
         slot.limit_bulk(self._bulk_room)
         return ready
 
