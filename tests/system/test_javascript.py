@@ -102,9 +102,11 @@ for (const [source, options] of JSON.parse(cases)) {
 """
 
 
-def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **defaults: Any) -> list[Any]:
-    """Answers each source with its options by g2p-en in node; `defaults` replace those of the manifest."""
-    arguments = ROOT / "models" / "g2p-en", json.dumps(defaults), json.dumps(cases)
+def tokens_or_errors(
+    folder: Path, cases: list[tuple[Any, dict[str, Any]]], bundle: Path = ROOT / "models" / "g2p-en", **defaults: Any
+) -> list[Any]:
+    """Answers each source with its options by a bundle in node; `defaults` replace those of the manifest."""
+    arguments = bundle, json.dumps(defaults), json.dumps(cases)
     return list(map(json.loads, node(folder, "--input-type=module", "--eval", EACH, *arguments).splitlines()))
 
 
@@ -131,6 +133,28 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
 def test_invalid_options_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:
     (refusal,) = tokens_or_errors(javascript, [(source, options)])
     assert refusal.startswith(message)
+
+
+def taking_tokens(bundle: Path, folder: Path) -> Path:
+    """Returns a copy of a bundle in a folder whose sources are tokens."""
+    shutil.copytree(bundle, folder)
+    for name, changes in (
+        ("manifest", {"source": {"tokens_only": True}}),
+        ("source_tokenizer", {"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": " "}}),
+    ):
+        path = folder / f"{name}.json"
+        content = json.loads(path.read_text())
+        for key, value in changes.items():
+            content[key] = (content[key] or {}) | value
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def test_a_bundle_that_takes_tokens_only_gets_tokens(javascript: Path, tmp_path: Path) -> None:
+    bundle = taking_tokens(ROOT / "models" / "g2p-en", tmp_path / "bundle")
+    (answer, *_), refusal = tokens_or_errors(javascript, [(list("face"), {}), ("face", {})], bundle)
+    assert answer == ["F", "EY1", "S"]
+    assert refusal.startswith("the source is a text, must be a list of tokens")
 
 
 def test_the_search_uses_the_manifests_patience_and_length(javascript: Path) -> None:

@@ -6,7 +6,7 @@ import { drawAnswers } from "./answers.js";
 import { Problem, stream } from "./api.js";
 import { drawAttention } from "./attention.js";
 import { html, inlineButton, oneStop, terms } from "./dom.js";
-import { facts, hasAttention, hasOurLayers, purpose } from "./facts.js";
+import { facts, hasAttention, hasOurLayers, purpose, takesTokens } from "./facts.js";
 import { Growth } from "./growth.js";
 import { counted, milliseconds, number, probability, share } from "./numbers.js";
 import { Settings } from "./settings.js";
@@ -138,6 +138,7 @@ export class Panel {
     this.prefix = [];
     this.masked = [];
     this.attends = hasAttention(this.model);
+    this.takesTokens = takesTokens(this.model);
     this.settings.show(this.model);
     this.part.unserved.hidden = true;
     this.part.purpose.textContent = purpose(this.model);
@@ -169,7 +170,8 @@ export class Panel {
   request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix, masked = this.masked } = {}) {
     const { name, version } = this.model;
     const { decoding, output: set } = this.settings.request();
-    const request = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
+    const source = this.takesTokens ? { tokens: { tokens: text.trim().split(/\s+/) } } : { text };
+    const request = { model: name, ...source, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
     if (!this.isOnlyVersion(name)) request.version = version;
     if (masked.length) request.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
     if (prefix.length) Object.assign(request.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
