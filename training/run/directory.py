@@ -103,7 +103,8 @@ class Run:
         try:
             return Tokenizer.from_file(path)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: can't be read: {error}") from None
+            reason = reading_error(error) if isinstance(error, OSError) else error
+            raise UserError(f"{path}: can't be read: {reason}") from None
 
     def evaluations(self, checkpoint: str | None = None) -> list[dict[str, Any]]:
         """Returns the recorded measurements, which may be none. Raises UserError: the file can't be read.
