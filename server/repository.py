@@ -55,8 +55,6 @@ LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
 
 NO_VERSION: Final = "it has no stable version: a folder that is named by numbers, and neither canary nor shadow"
 
-NO_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-
 IN_NO_REPOSITORY: Final = "is in no repository"
 
 MAX_FILES = 64  # Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more.
@@ -121,7 +119,7 @@ def _is_folder(path: Path) -> bool:
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
-        return error.errno not in NO_FOLDER
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _order(folder: Path) -> tuple[list[int], str]:

@@ -32,17 +32,21 @@ from attendant.server.engine.messages import (
     new_record,
 )
 from attendant.server.engine.pool import (
-    MAX_DELAY_SECONDS,
     MAX_POISONED,
-    RESTARTS_WINDOW_SECONDS,
     Poisoned,
     Quarantine,
-    Restarts,
     RoundBound,
     Slot,
     WorkerLost,
 )
-from attendant.server.engine.processes import END_SECONDS, WorkerProcess, WorkerProcesses
+from attendant.server.engine.processes import (
+    END_SECONDS,
+    MAX_DELAY_SECONDS,
+    RESTARTS_WINDOW_SECONDS,
+    Restarts,
+    WorkerProcess,
+    WorkerProcesses,
+)
 from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
@@ -235,7 +239,7 @@ async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
 
 
 async def test_a_bundle_that_can_not_be_read_for_a_while_ends_no_other_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "MAX_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(pools, "RETRY_SECONDS", 0.01)
     broken, deaths, loads = FakeStepper(), list[int](), itertools.count()
     broken.fail_at_step = 1
 
