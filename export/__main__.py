@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import logging
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from attendant.runtime.command import Command, CommandParser, ended_by_interrupts, exit_command, require
+from attendant.runtime.command import (
+    Command,
+    CommandParser,
+    ended_by_interrupts,
+    exit_command,
+    handle_ending_signals,
+    require,
+)
 from attendant.runtime.errors import shown
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
@@ -368,6 +374,5 @@ SUBCOMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], N
 
 
 if __name__ == "__main__":
-    # SIGTERM cleans up as Ctrl-C does: temporary folders are removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handle_ending_signals()  # temporary folders are removed
     exit_command("export", lambda: main(sys.argv[1:]), "cpu,export")

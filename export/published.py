@@ -42,7 +42,7 @@ def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -
 
     `force` replaces only a folder with the file `marker`, which every folder of this kind has.
     """
-    for folder in output.resolve().parents:
+    for folder in Path(os.path.realpath(output)).parents:  # `resolve` raises if links lead in a circle
         if (folder / MANIFEST_NAME).is_file() and (folder / GOLDEN_NAME).is_file():
             raise UserError(
                 f"{output} is inside the bundle {folder}, which may have no other files: name another folder"

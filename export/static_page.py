@@ -6,6 +6,7 @@ requests only files of its folder. The search is examples/javascript/bundle.mjs;
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -110,8 +111,13 @@ def _installed(libraries: Path | None) -> Iterator[Path]:
         for name in ("package.json", "package-lock.json"):
             shutil.copyfile(PAGE / name, Path(folder) / name)
         line = [npm, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        environment = dict(os.environ)
+        # An arbitrary user of a container may have no home, or one that it can't write to: npm refuses to run then.
+        if not os.access(home := os.path.expanduser("~"), os.W_OK):  # noqa: PTH111  # Path raises if there is none
+            environment |= {"HOME": home if Path(home).is_dir() else folder, "npm_config_cache": f"{folder}/cache"}
+        done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = next((text for text in done.stderr.splitlines() if text.strip()), f"status {done.returncode}")
-            raise UserError(f"npm could not install {' and '.join(LIBRARIES)}: {reason}")
+            remedy = "--web-libraries names a node_modules folder that has them"
+            raise UserError(f"npm could not install {' and '.join(LIBRARIES)}: {reason}; {remedy}")
         yield Path(folder) / "node_modules"

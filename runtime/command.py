@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed, shown
-from attendant.runtime.files import FULL, UNWRITABLE, CantWrite
+from attendant.runtime.files import FULL, UNWRITABLE, CantWrite, reading_error
 from attendant.runtime.process import has_abandoned_work, open_standard_streams
 from attendant_client.command import INTERRUPTED, path_argument
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
@@ -66,10 +66,17 @@ class Command:
         return self.run(self.parser.parse_args(arguments))
 
     def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
-        """Runs as `program` and ends the process. SIGTERM cleans up as Ctrl-C does."""
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        """Runs as `program` and ends the process."""
+        handle_ending_signals()
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
+
+
+def handle_ending_signals() -> None:
+    """Lets SIGTERM, and SIGHUP of a closed terminal, clean up as Ctrl-C does. Under `nohup` SIGHUP stays ignored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def require(package: str, extras: str = "") -> None:
@@ -119,7 +126,7 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         elif error.errno == errno.ENOENT and error.filename is None:  # tempfile's
             _say(f"{name}: {error.strerror}: let TMPDIR name a folder that you may write to")
         elif error.errno in UNWRITABLE - FULL and error.filename is not None:
-            _say(f"{name}: {error.filename}: can't be read or written: {os.strerror(error.errno)}")
+            _say(f"{name}: {error.filename}: can't be read or written: {reading_error(error)}")
         elif error.errno in UNWRITABLE:
             _say(f"{name}: {CantWrite(error.filename or 'standard output', error.errno)}")
             give_up_output()

@@ -20,7 +20,8 @@ from typing import IO, Any
 from attendant.runtime.errors import UserError, shown
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+DENIED = frozenset({errno.EACCES, errno.EPERM})
+READ_ONLY = DENIED | {errno.EROFS}
 TAKEN = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.EXDEV})
 """Errors of a name that belongs to something else: also a folder in which another file system is mounted."""
 
@@ -40,6 +41,12 @@ class CantWrite(UserError):
             remedy = ": name a place that you may write to"
         super().__init__(f"{path}: can't be written: {os.strerror(number)}{remedy}")
         self.number = number
+
+
+def reading_error(error: OSError) -> str:
+    """Returns the reason why a file or folder can't be read, and the remedy if its permissions are the reason."""
+    remedy = f": give user {os.geteuid()} access to it and to its folders" if error.errno in DENIED else ""
+    return f"{error.strerror or error}{remedy}"
 
 
 @contextmanager
@@ -177,7 +184,7 @@ def read_text(path: Path, name: str = "", remedy: str = "") -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UserError(f"{name}: can't be read: {error.strerror}{remedy}") from None
+        raise UserError(f"{name}: can't be read: {reading_error(error)}{remedy}") from None
     except UnicodeDecodeError:
         raise UserError(f"{name}: can't be read: it is not UTF-8; convert it, e.g. with iconv") from None
 
@@ -212,10 +219,8 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
             with translate_os_errors(path, UNMAKABLE):
                 aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
             yield aside
-            # A temporary folder is readable by its owner only; the final one as the user's mask allows.
-            mask = os.umask(0)
-            os.umask(mask)
-            aside.chmod(0o777 & ~mask)
+            # A temporary folder is readable by its owner only.
+            aside.chmod(masked(0o777))
             # Everything reaches the disk before the name does.
             for written in [*aside.rglob("*"), aside]:
                 flush_to_disk(written)
@@ -228,6 +233,13 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
             with suppress(OSError):
                 for parent in made:
                     parent.rmdir()
+
+
+def masked(mode: int) -> int:
+    """Returns the part of a mode that the user's mask allows for new files and folders."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mode & ~mask
 
 
 def unless_there(folder: Path, path: Path) -> None:
@@ -245,7 +257,7 @@ def sha256_of(path: Path) -> str:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise UserError(f"{path}: there is no such file{where}") from None
     except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
+        raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
 
 
 def flush_to_disk(path: Path) -> None:

@@ -200,6 +200,9 @@ LOAD_SECONDS: Final = 120.0
 LOAD_MIB: Final = 4096
 """Default limits of loading and checking one bundle."""
 MIB: Final = 2**20
+NO_THREAD: Final = (
+    "no thread can be started: allow this process more memory (ulimit -v) or threads (ulimit -u, pids.max)"
+)
 POLL_SECONDS: Final = 0.02  # A process grows by some 60 MB at most in this time.
 PAGE_BYTES: Final = resource.getpagesize()
 
@@ -279,9 +282,7 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
     try:
         thread.start()
     except RuntimeError:
-        raise UserError(
-            "no thread can be started: allow this process more memory (ulimit -v) or threads (ulimit -u, pids.max)"
-        ) from None
+        raise UserError(NO_THREAD) from None
     return thread, future
 
 

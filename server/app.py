@@ -43,7 +43,7 @@ from attendant.server.inference.http import add_inference
 from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import ENGINE_DIED, Health, Lifecycle
 from attendant.server.metrics import Metrics
-from attendant.server.repository import Reconciler, is_repository
+from attendant.server.repository import Reconciler, is_repository, look_into
 from attendant.server.tracing import Tracer, tracing
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,11 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         answer_budget=answer_budget,
         hang_up=grpc_port.hang_up_on,
     )
-    max_connections = grpc_port.allowed_connections(config.max_connections)
+    max_connections, max_accepted = grpc_port.allowed_connections(config.max_connections)
     make_server = partial(
         grpc_port.grpc_server,
         handlers,
-        max_connections=max_connections + grpc_port.HEADROOM,
+        max_connections=max_accepted,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
@@ -213,11 +213,12 @@ async def load_models(
     """Opens every bundle, and starts its engines, which check it in processes of their own; then the repositories'.
 
     Raises:
-        UserError: a bundle is refused, or the precision or provider is not available.
+        UserError: a bundle is refused, a folder can't be read, or the precision or provider is not available.
     """
     alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
     for path in alone:
         if path.is_dir() and not (path / MANIFEST_NAME).exists():
+            look_into(path)
             remedy = f"a bundle has a {MANIFEST_NAME}, and a repository has bundles in its folders NAME/VERSION/"
             raise UserError(f"{path} is neither a bundle nor a repository: {remedy}, e.g. g2p-en/1/")
     bundles = await in_daemon_thread(partial(open_bundles, replace(config, bundles=alone)))

@@ -29,6 +29,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import grpc
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import reading_error
 from attendant.server.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def read_bytes(option: str, path: Path) -> bytes:
         if path.is_file() or not path.exists():
             return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{option}: {path} can't be read: {error.strerror or error}") from None
+        raise UserError(f"{option}: {path} can't be read: {reading_error(error)}") from None
     raise UserError(f"{option}: {path} must be a regular file, because it is read again when it changes")
 
 

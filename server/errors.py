@@ -59,7 +59,7 @@ class Undecodable(AttendantError):
     code = "INVALID_ARGUMENT"
     reason = "undecodable"
 
-    def __init__(self, num_bytes: int, why: str = "see the proto") -> None:
+    def __init__(self, num_bytes: int, why: str = "see the proto, whose strings are UTF-8") -> None:
         """`why` may quote the caller."""
         problem = f"the request, {num_bytes} bytes, is not a message of this method"
         super().__init__(f"{problem}: {why}", without_quotes=problem)

@@ -15,9 +15,11 @@ have a lease of the old version end there, and its engine ends after them. A ver
 """
 
 import asyncio
+import errno
 import logging
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,6 +34,7 @@ from pydantic_core import ErrorDetails
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, NAME_PATTERN, Section
 from attendant.runtime.bundle.reading import read_file
 from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.files import reading_error
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
@@ -64,11 +67,13 @@ class ModelFolder:
     Attributes:
         versions: label -> the state of its files; the earliest version first.
         policy: the state of its serving.toml; empty if there is none.
+        unreadable: why its versions can't be listed; empty if they can.
     """
 
     path: Path
     versions: Mapping[str, State]
     policy: State
+    unreadable: str
 
 
 def is_repository(path: Path) -> bool:
@@ -76,8 +81,8 @@ def is_repository(path: Path) -> bool:
     try:
         if not path.is_dir() or (path / MANIFEST_NAME).exists():
             return False
-        return any(map(_versions, _folders(path, NAME)))
-    except OSError:
+        return any(folder.versions or folder.unreadable for folder in look_into(path).values())
+    except (OSError, UserError):
         return False  # opened as a bundle, it is refused with the reason
 
 
@@ -86,16 +91,23 @@ def look_into(repository: Path) -> dict[str, ModelFolder]:
     try:
         models = _folders(repository, NAME)
     except OSError as error:
-        raise UserError(f"the repository {repository} can't be read: {error.strerror or error}") from None
-    versions = {model: {folder.name: _state_of_files(folder) for folder in _versions(model)} for model in models}
-    return {model.name: ModelFolder(model, versions[model], (state_of(model / POLICY_NAME),)) for model in models}
+        raise UserError(f"the repository {repository} can't be read: {reading_error(error)}") from None
+    return {model.name: _model_folder(model) for model in models}
+
+
+def _model_folder(model: Path) -> ModelFolder:
+    versions: dict[str, State] = {}
+    unreadable = ""
+    try:
+        versions = {folder.name: _state_of_files(folder) for folder in _versions(model)}
+    except OSError as error:  # other models change nevertheless
+        unreadable = f"{model} can't be read: {reading_error(error)}"
+    return ModelFolder(model, versions, (state_of(model / POLICY_NAME),), unreadable)
 
 
 def _versions(model: Path) -> list[Path]:
-    """Returns the folders of a model's versions, the earliest first; none if its folder can't be read."""
-    with suppress(OSError):  # other models change nevertheless
-        return sorted(_folders(model, LABEL), key=_order)
-    return []
+    """Returns the folders of a model's versions, the earliest first."""
+    return sorted(_folders(model, LABEL), key=_order)
 
 
 def _folders(path: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -103,10 +115,11 @@ def _folders(path: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def _is_folder(path: Path) -> bool:
+    """Returns True also for a folder that can't be reached now: it has not been removed."""
     try:
-        return path.is_dir()
-    except OSError:
-        return True  # one that can't be reached now has not been removed
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _order(folder: Path) -> tuple[list[int], str]:
@@ -164,7 +177,7 @@ def read_policy(path: Path) -> Policy:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return Policy()
-        raise UserError(f"{path} can't be read: {error.strerror or error}") from None
+        raise UserError(f"{path} can't be read: {reading_error(error)}") from None
     except ValidationError as error:
         raise UserError(f"{path}: {one_line(_problem(error.errors()[0]))}") from None
     except (ValueError, RecursionError) as error:
@@ -457,6 +470,8 @@ class Reconciler:
             return
         model.refused = {label: refused for label, refused in model.refused.items() if label in folder.versions}
         try:
+            if folder.unreadable:
+                raise UserError(folder.unreadable)
             policy = await in_daemon_thread(partial(read_policy, folder.path / POLICY_NAME))
         except UserError as error:
             self._refuse(name, POLICY_NAME, folder.policy, error)
@@ -510,11 +525,12 @@ class Reconciler:
 
     def _refuse(self, name: str, item: str, state: State, why: Exception) -> None:
         """Notes and logs that a version, or the policy's file, is refused."""
-        self._model(name).refused[item] = state, str(why)
+        reason = " ".join(str(why).split())  # in one line
+        self._model(name).refused[item] = state, reason
         if self._model(name).stable is None:
             self._metrics.set_ready(name, False)
         self._metrics.model_loads.labels(name, "refused").inc()
-        log.error("not loaded", extra={"model": name, "what": item, "reason": str(why)})
+        log.error("not loaded", extra={"model": name, "what": item, "reason": reason})
 
     def _serve(self, name: str, policy: Policy, stable: _Version, others: Sequence[_Version]) -> None:
         """Exchanges the routes of a model; versions that are no longer among them end after their last lease."""

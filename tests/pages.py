@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"base", "meta", "br", "hr", "img", "link", "input"}
 LOADING = {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}
 
 

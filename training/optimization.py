@@ -25,7 +25,7 @@ class OptimizerConfig(Table):
         rho: Adadelta's decay rate of the averages of the squares of the gradient and of the update.
         epsilon: constant of Adam and Adadelta against division by zero.
         momentum: momentum of SGD.
-        weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
+        weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others. With 0, adamw equals adam.
     """
 
     kind: Literal["adam", "adamw", "adadelta", "sgd"] = "adam"

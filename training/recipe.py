@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from attendant.runtime.command import suggestion
-from attendant.runtime.errors import UserError, shown
+from attendant.runtime.errors import UserError
 from attendant.runtime.files import read_text
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
@@ -28,7 +28,7 @@ from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.kernels.hardware import WantedDevice, WantedPrecision
 from attendant.training.model import ModelConfig
 from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, ScheduleConfig
-from attendant.training.table import Count, Share, Table, parsed_toml, problems_of, requirement
+from attendant.training.table import Count, Share, Table, as_written, parsed_toml, problems_of, requirement
 
 RECIPE_NAME: Final = "recipe.toml"
 STANDARD_INPUT: Final = Path("-")
@@ -72,7 +72,8 @@ class TrainerConfig(Table):
         checkpoint_every_steps: the same limit, in steps.
         keep_checkpoints: number of last validated checkpoints to keep, for `attendant average`. The best and the last
             one are always kept.
-        log_every_steps: steps that each line of metrics.jsonl summarizes.
+        log_every_steps: steps that each line of metrics.jsonl summarizes; the first line after a resumption may
+            summarize fewer.
         device: "auto": CUDA if there is a device, else the CPU.
         num_threads: threads of torch on the CPU. If None, one for each core that the process may use, by its affinity
             and its container's quota. A run resumes bit for bit only with the same number.
@@ -187,7 +188,7 @@ class Recipe(Table):
             if source != target:
                 yield (
                     f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
-                    f"{source!r} differs from target.{field} = {target!r}: make them equal"
+                    f"{as_written(source)} differs from target.{field} = {as_written(target)}: make them equal"
                 )
         if shared and training.source_vectors is not None:
             yield (
@@ -424,10 +425,10 @@ def _explain(problem: ErrorDetails) -> str:
             # Raised by our own validators, which name field, value and remedy.
             text = str(problem["ctx"]["error"])
             if text.startswith("must be "):
-                return f"{field} = {shown(problem['input'])}: {text}"
+                return f"{field} = {as_written(problem['input'])}: {text}"
             return text if not location or text.startswith(f"{location[0]}.") else f"{field}: {text}"
         case _:
-            return f"{field} = {shown(problem['input'])}: {requirement(problem)}"
+            return f"{field} = {as_written(problem['input'])}: {requirement(problem)}"
 
 
 def _table_at(location: Sequence[str]) -> type[BaseModel]:

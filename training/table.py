@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, one_line, shown
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,6 +24,20 @@ EXPECTED: Final = {
     "too_short": "a list that is not empty",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table, {{key = value, ...}}"),
 }
+
+
+def as_written(value: Any) -> str:
+    """Returns a value as a recipe writes it, in a line: `true` and `[1, 2]`, not `True` and `(1, 2)`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return one_line(f"[{', '.join(map(as_written, value))}]")
+    return shown(value)
+
+
+def as_setting(field: str, value: Any) -> str:
+    """Returns `field = value`, or `no field` if the value is None."""
+    return f"no {field}" if value is None else f"{field} = {as_written(value)}"
 
 
 class Table(BaseModel):
@@ -57,8 +71,8 @@ class Table(BaseModel):
             value = getattr(self, field)
             if kind not in kinds and value != type(self).model_fields[field].default:
                 raise ValueError(
-                    f'{name}.{field} = {value} means nothing to {name}.kind = "{kind}": leave it out, or take '
-                    f"{' or '.join(kinds)}"
+                    f'{name}.{field} = {as_written(value)} means nothing to {name}.kind = "{kind}": leave it out, or '
+                    f"take {' or '.join(kinds)}"
                 )
 
     def fields(self) -> dict[str, Any]:
@@ -96,8 +110,8 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
         if problem["type"] == "extra_forbidden" and "[" in str(problem["loc"][-1]):
             field = (*field, problem["loc"][-1])  # a key, such as `metrics[0]`
         value = problem["input"]
-        shown = list(value) if isinstance(value, tuple) else value
-        former = problems.setdefault(field, {**problem, "loc": field, "input": shown})
+        shown_value = list(value) if isinstance(value, tuple) else value
+        former = problems.setdefault(field, {**problem, "loc": field, "input": shown_value})
         if former["type"] == problem["type"] == "literal_error" and former["ctx"] is not problem["ctx"]:
             former["ctx"] = {"expected": f"{former['ctx']['expected']}, {problem['ctx']['expected']}"}
     items = {field[:-1] for field in problems if field}

@@ -40,24 +40,27 @@ function spacing(symbols) {
   ].map(([pattern, replacement]) => [new RegExp(pattern, "gu"), replacement]);
 }
 
-/** A side's tokenizer: texts to ids and back. */
+/** A side's tokenizer: texts to ids and back. A side that takes tokens only has no library. */
 class Side {
-  constructor(description, special_ids) {
-    this.library = new Tokenizer(description, {});
+  constructor(description, special_ids, { tokens_only }) {
+    this.library = tokens_only ? null : new Tokenizer(description, {});
     const vocabulary = description.model.vocab; // Unigram has pairs of symbol and score, other models a map to ids
     this.symbols = Array.isArray(vocabulary) ? vocabulary.map(([symbol]) => symbol) : [];
     if (!Array.isArray(vocabulary)) for (const [symbol, id] of Object.entries(vocabulary)) this.symbols[id] = symbol;
     for (const { id, content } of description.added_tokens) this.symbols[id] = content;
     this.ids = new Map(this.symbols.map((symbol, id) => [symbol, id]));
-    this.hasDecoder = Boolean(description.decoder);
+    this.hasDecoder = Boolean(this.library && description.decoder);
     this.unk = special_ids.unk;
     this.neverInText = [special_ids.pad, special_ids.bos, special_ids.eos];
     const ownIds = Object.values(special_ids);
-    const spacesItself = this.library.normalizer?.(" a\n") === "a";
+    const spacesItself = this.library?.normalizer?.(" a\n") === "a";
     this.spacing = spacesItself ? [] : spacing(this.symbols.filter((_, id) => !ownIds.includes(id)));
   }
 
   idsOfText(text) {
+    if (!this.library) {
+      throw new Error("the source is a text, must be a list of tokens: this model's texts are segmented by a program of its own");
+    }
     for (const [pattern, replacement] of this.spacing) text = text.replace(pattern, replacement);
     const ids = this.idsOfTokens(this.library.encode(text, { add_special_tokens: false }).tokens);
     return ids.map((id) => (this.neverInText.includes(id) ? this.unk : id)); // a word that is written "</s>" is text
@@ -100,8 +103,8 @@ export class Bundle {
     const session = async (graph) => ort.InferenceSession.create(await read(graph.file));
     const bundle = new Bundle();
     Object.assign(bundle, { ort, manifest, precision, graphs });
-    bundle.source = new Side(await json("source_tokenizer.json"), manifest.special_ids);
-    bundle.target = new Side(await json("target_tokenizer.json"), manifest.special_ids);
+    bundle.source = new Side(await json("source_tokenizer.json"), manifest.special_ids, manifest.source);
+    bundle.target = new Side(await json("target_tokenizer.json"), manifest.special_ids, manifest.target);
     bundle.encoder = await session(graphs.encoder);
     bundle.decoderStep = await session(graphs.decoder_step);
     bundle.hasAttention = graphs.decoder_step.outputs.some((output) => output.name === "attention");

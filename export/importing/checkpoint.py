@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError, some_of
+from attendant.runtime.files import reading_error
 from attendant.training.model import ModelConfig
 
 PLAIN_KINDS: Final = "biufU"  # Kinds of numpy data types that are read: booleans, integers, floats and texts.
@@ -45,7 +46,7 @@ def read_torch(
         with torch.serialization.safe_globals([*plain, *_NUMPY_READERS]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+        raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
     except Exception as error:  # damaged content raises a dozen kinds of errors
         if "TorchScript" in str(error):
             raise UserError(f"{path}: it is TorchScript, a program that would have to be executed: {remedy}") from None
@@ -63,7 +64,7 @@ def read_arrays(path: Path) -> dict[str, torch.Tensor]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: torch.from_numpy(array) for name, array in archive.items()}
     except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+        raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
     except Exception:  # as above
         raise _unreadable(path, "archive of plain arrays (.npz)") from None
 

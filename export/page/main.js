@@ -41,8 +41,8 @@ function show(given, milliseconds) {
 
 function choose(index) {
   const hypothesis = answer.hypotheses[index];
-  part("text").textContent = hypothesis.text;
-  part("spoken").textContent = `Answer: ${hypothesis.text}`;
+  part("text").textContent = (hypothesis.text || "(empty)") + (hypothesis.finishReason === "LENGTH" ? " …" : "");
+  part("spoken").textContent = `Answer: ${hypothesis.text || "empty"}`;
   const rows = hypothesis.attention;
   part("attention").hidden = !rows.length || !rows[0].length;
   if (part("attention").hidden) return;
@@ -77,6 +77,15 @@ worker.onmessage = ({ data }) => {
   part("problem").textContent = data.problem ?? "";
 };
 
+// Its address would replace the one that holds the text.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  part("answer").focus();
+});
+addEventListener("hashchange", () => {
+  part("source").value = readAddress().text;
+  ask();
+});
 part("composer").addEventListener("submit", (event) => event.preventDefault());
 part("source").addEventListener("input", ask);
 part("beam").addEventListener("input", ask);

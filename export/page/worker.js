@@ -39,7 +39,8 @@ onmessage = async ({ data: { number, text, beamSize } }) => {
   const bundle = await opened;
   const begin = performance.now();
   try {
-    const answer = await bundle.generate(text, { beamSize, numHypotheses: Math.min(beamSize, 4, bundle.manifest.limits.max_num_hypotheses) });
+    const source = bundle.manifest.source.tokens_only ? text.trim().split(/\s+/) : text;
+    const answer = await bundle.generate(source, { beamSize, numHypotheses: Math.min(beamSize, 4, bundle.manifest.limits.max_num_hypotheses) });
     postMessage({ number, answer, milliseconds: performance.now() - begin });
   } catch (error) {
     postMessage({ number, problem: error.message });

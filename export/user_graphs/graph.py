@@ -17,7 +17,7 @@ from attendant.export.graph import CONTRIBUTED, RECURRENT, GraphBuilder, operand
 from attendant.runtime.bundle.graph_content import OPERATORS
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError, reason_of
-from attendant.runtime.files import sha256_of
+from attendant.runtime.files import reading_error, sha256_of
 from attendant.runtime.onnx.session import PlainSession
 from attendant.runtime.process import available_cpus
 from attendant.training.model.readout import IMPOSSIBLE
@@ -55,7 +55,7 @@ class UserGraph:
         try:
             self.proto = onnx.load(path)
         except OSError as error:
-            raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+            raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
         except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
             raise UserError(f"{path}: no ONNX model, or damaged: {reason_of(error)}") from None
         if self.proto.ByteSize() >= MAX_GRAPH_BYTES:

@@ -33,6 +33,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.errors import UserError, some_lines
+from attendant.runtime.files import reading_error
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import SOURCE_MASK
 
@@ -102,8 +103,15 @@ WORDS_REMEMBERED = 1000  # Limits the cache of a bundle's tokenizer to 8 MiB, be
 class BundleRefused(UserError):
     """A bundle that differs from its manifest; one line per difference."""
 
-    def __init__(self, path: Path, differences: Sequence[str]) -> None:
-        super().__init__(f"the bundle {path} is refused; export or copy it again:", some_lines(differences))
+    def __init__(self, path: Path, differences: Sequence[str], remedy: str = "; export or copy it again") -> None:
+        super().__init__(f"the bundle {path} is refused{remedy}:", some_lines(differences))
+
+
+class BundleUnreadable(BundleRefused):
+    """A bundle with a file or folder that can't be read."""
+
+    def __init__(self, path: Path, name: str, error: OSError) -> None:
+        super().__init__(path, [f"{name} can't be read: {reading_error(error)}"], remedy="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +172,8 @@ def open_bundle(path: Path | str) -> Bundle:
 
     Raises:
         UserError: there is no bundle in this folder.
-        BundleRefused: with one line for every file, digest, size or id that differs from the manifest.
+        BundleRefused: with one line for every file, digest, size or id that differs from the manifest; or for the first
+            file that can't be read.
     """
     path = Path(path)
     manifest = read_manifest(path)
@@ -205,8 +214,10 @@ def read_manifest(path: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         state = f"is no bundle, because it has no {MANIFEST_NAME}" if path.is_dir() else "is no folder"
         raise UserError(f"{path} {state}: give the folder of a bundle that attendant export has written") from None
-    except (OSError, ValueError) as error:
-        refuse(f"{MANIFEST_NAME} can't be read: {_reason(error)}")
+    except OSError as error:
+        raise BundleUnreadable(path, MANIFEST_NAME, error) from error
+    except ValueError as error:
+        refuse(f"{MANIFEST_NAME} can't be read: {error}")
     if not isinstance(content, dict):
         refuse(f"{MANIFEST_NAME} is no JSON object")
     if content.get("format_version") != FORMAT_VERSION:
@@ -220,16 +231,12 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
 def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
     """Calls `files_in`. Raises BundleRefused: a folder can't be read, or there are too many files."""
     try:
         return reading.files_in(path)
     except OSError as error:
-        raise BundleRefused(path, [f"{error.filename}: {error.strerror}"]) from error
+        raise BundleUnreadable(path, error.filename, error) from error
     except reading.Unfit as error:
         raise BundleRefused(path, [str(error)]) from error
 
@@ -259,8 +266,10 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
                     elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)
                         texts[name] = file.read(entry.size)
-            except (OSError, reading.Unfit) as error:
-                differences.append(f"{name}: {_reason(error)}")
+            except OSError as error:
+                raise BundleUnreadable(path, name, error) from error
+            except reading.Unfit as error:
+                differences.append(f"{name}: {error}")
     return texts, differences
 
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from attendant.runtime.bundle.bundle import Bundle, BundleRefused, files_of, open_bundle
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, BundleUnreadable, files_of, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from attendant.runtime.bundle.reading import MIB, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.files import new_file
+from attendant.runtime.files import new_file, reading_error
 
 MAX_BYTES: Final = MIB  # Limit of a signature, and of a file in PEM.
 
@@ -48,7 +48,9 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
         signature = read_file(path / SIGNATURE_NAME, MAX_BYTES)
     except FileNotFoundError:
         raise BundleRefused(path, [f"{SIGNATURE_NAME} is missing: the bundle is not signed"]) from None
-    except (OSError, Unfit) as error:
+    except OSError as error:
+        raise BundleUnreadable(path, SIGNATURE_NAME, error) from error
+    except Unfit as error:
         raise BundleRefused(path, [f"{SIGNATURE_NAME} can't be read: {error}"]) from error
     if others:
         raise BundleRefused(path, others)
@@ -148,7 +150,7 @@ def pem_kind(path: Path) -> str:
     try:
         text = read_file(path, MAX_BYTES).decode("ascii", "replace")
     except (OSError, Unfit) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = reading_error(error) if isinstance(error, OSError) else str(error)
         raise UserError(f"{path} can't be read: {reason}; name a public key or certificates, in PEM") from error
     for kind in (PUBLIC_KEY, CERTIFICATE):
         if f"-----BEGIN {kind}-----" in text:

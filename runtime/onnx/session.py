@@ -39,7 +39,8 @@ from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.process import quiet_stderr
+from attendant.runtime.files import reading_error
+from attendant.runtime.process import NO_THREAD, quiet_stderr
 from attendant.runtime.stepper import NO_ID, Array, Ids
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
@@ -359,7 +360,9 @@ def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
         read_graph(content)
-    except (OSError, Unfit) as error:
+    except OSError as error:
+        raise UserError(f"{spec.file}: can't be read: {reading_error(error)}") from error
+    except Unfit as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
     if (digest := hashlib.sha256(content).hexdigest()) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest has {spec.sha256}")
@@ -375,6 +378,8 @@ def _load(label: str, graph: bytes, provider: Provider, num_threads: int) -> ort
             session = ort.InferenceSession(graph, _session_options(num_threads, provider), providers=[(name, options)])
     # onnxruntime's exceptions have no common base of their own.
     except Exception as error:
+        if "pthread_create failed" in str(error):
+            raise UserError(f"{label}: {NO_THREAD}") from error
         raise UserError(f"{label}: onnxruntime can't load it on {provider}: {_one_line(str(error))}") from error
     if session.get_providers()[0] != name:
         raise UserError(_missing_cuda(_one_line(captured.text)))

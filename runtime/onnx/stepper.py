@@ -23,6 +23,7 @@ from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.reading import Unfit
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import reading_error
 from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, step_inputs
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
@@ -45,13 +46,15 @@ from attendant.runtime.stepper import (
 
 
 def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
-    """Raises UserError if the int8 graphs of a bundle are not exact on every processor (bundle/graph_content.py)."""
+    """Raises UserError if the int8 graphs of a bundle can't be read, or are not exact on every processor."""
     graphs = bundle.manifest.graphs
     if precision != "int8" or precision not in graphs:
         return
     try:
         factors = wide_factors(bundle.path, graphs[precision])
-    except (OSError, Unfit) as error:
+    except OSError as error:
+        raise UserError(f"{error.filename}: can't be read: {reading_error(error)}") from error
+    except Unfit as error:
         factors = [str(error)]
     if factors:
         remedy = "choose precision fp32, or export it again" if "fp32" in graphs else "export its run again"

@@ -11,7 +11,7 @@ treated as one that died. Workers that die too often end the pool.
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -33,39 +33,17 @@ from attendant.server.engine.messages import (
     Updates,
     out_of_time,
 )
-from attendant.server.engine.processes import WorkerProcess
+from attendant.server.engine.processes import Restarts, WorkerProcess
 from attendant.server.engine.scheduler import MAX_RISE, MovingAverage
 from attendant.server.errors import PoisonedRequest
 from attendant.server.polling import begin, until
 
 log = logging.getLogger(__name__)
 
-RESTARTS_WINDOW_SECONDS = 600.0
-FIRST_DELAY_SECONDS = 0.5
-MAX_DELAY_SECONDS = 30.0
-
 ENDING_SECONDS = 1.0  # Time that a worker that hung up gets to end, so that the log can have its exit status.
+RETRY_SECONDS = 30.0  # Time until a bundle that could not be loaded again is tried once more.
 MAX_POISONED = 1024  # Number of poisoned requests that are remembered.
 NO_REPORT = Report([], [], [], (0,) * len(Priority), 0)
-
-
-class Restarts:
-    """Delays between restarts: the first within a window follows at once, each further one after twice the time."""
-
-    def __init__(self, max_restarts: int) -> None:
-        """`max_restarts`: within RESTARTS_WINDOW_SECONDS."""
-        self._max = max_restarts
-        self._times: deque[float] = deque()
-
-    def delay(self, now: float) -> float | None:
-        """Returns the seconds until a worker that died is restarted; None if too many have died."""
-        while self._times and self._times[0] <= now - RESTARTS_WINDOW_SECONDS:
-            self._times.popleft()
-        if len(self._times) >= self._max:
-            return None
-        self._times.append(now)
-        earlier = len(self._times) - 1
-        return min(FIRST_DELAY_SECONDS * 2 ** (earlier - 1), MAX_DELAY_SECONDS) if earlier else 0.0
 
 
 class Quarantine:
@@ -152,6 +130,10 @@ class RoundBound:
 
 class WorkerLost(Exception):
     """A worker process could not be started, or ended before it was ready."""
+
+
+class BundleChanged(UserError):
+    """A worker has loaded another version of the bundle than the first one."""
 
 
 class Slot:
@@ -536,17 +518,21 @@ class WorkerPool:
         how = await slot.ending()
         log.error("a worker process has died", extra={"how": how or "it hung up", **facts})
         slot.kill()
-        while (delay := self._restarts.delay(time.monotonic())) is not None:
+        delay = self._restarts.delay(time.monotonic())
+        while delay is not None:
             await asyncio.sleep(delay)
             self._on_restart()
             try:
                 await self._fill(slot)
-            except UserError as error:
-                self._die(f"a worker process can't be started again: {error}")
-                return
-            except (WorkerLost, OSError) as error:
+            except (UserError, WorkerLost, OSError) as error:
+                is_refused = isinstance(error, UserError)
+                if isinstance(error, BundleChanged) or (is_refused and not self._dispatcher.is_open):
+                    self._die(f"a worker process can't be started again: {error}")
+                    return
                 slot.kill()
                 log.error("a worker process did not load its bundle again", extra={"why": str(error)})
+                # Its files may become readable again. Meanwhile, other workers answer.
+                delay = RETRY_SECONDS if is_refused else self._restarts.delay(time.monotonic())
             else:
                 log.warning("a worker process serves again", extra={"suspects": len(slot.quarantine)})
                 self._go_on(slot)
@@ -557,7 +543,7 @@ class WorkerPool:
         """Starts a worker and waits until it is ready. Raises the errors of Slot.fill, and OSError."""
         ready = await slot.fill(self._spawn())
         if ready.version != self._version:
-            raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
+            raise BundleChanged(f"the bundle has changed: it is version {ready.version}, was {self._version}")
         slot.limit_bulk(self._bulk_room)
         return ready
 

@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -45,6 +46,29 @@ when they end, and closes the connection."""
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 WORKER_OOM_SCORE = "500"
 """When memory runs out, the kernel ends a worker rather than the server, which starts another one."""
+
+RESTARTS_WINDOW_SECONDS = 600.0
+FIRST_DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 30.0
+
+
+class Restarts:
+    """Delays between restarts: the first within a window follows at once, each further one after twice the time."""
+
+    def __init__(self, max_restarts: int) -> None:
+        """`max_restarts`: within RESTARTS_WINDOW_SECONDS."""
+        self._max = max_restarts
+        self._times: deque[float] = deque()
+
+    def delay(self, now: float) -> float | None:
+        """Returns the seconds until a worker that died is restarted; None if too many have died."""
+        while self._times and self._times[0] <= now - RESTARTS_WINDOW_SECONDS:
+            self._times.popleft()
+        if len(self._times) >= self._max:
+            return None
+        self._times.append(now)
+        earlier = len(self._times) - 1
+        return min(FIRST_DELAY_SECONDS * 2 ** (earlier - 1), MAX_DELAY_SECONDS) if earlier else 0.0
 
 
 class Place(NamedTuple):

@@ -347,7 +347,7 @@ class Handlers(grpc.GenericRpcHandler):
     async def _only_request(self, rpc: Rpc, call: GrpcCall) -> Any:
         raw = await self._unread.wait_for(read(call.context))
         if raw is grpc.aio.EOF:
-            raise errors.Undecodable(0)
+            raise errors.Undecodable(0, "the call ended before it had arrived")
         request = self._decoded(rpc, raw)
         call.identify(request)
         return request

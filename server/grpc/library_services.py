@@ -50,10 +50,28 @@ def reflection_rpcs(services: list[str], openness: Openness) -> list[Rpc]:
     `v1` has the same messages as `v1alpha`, with the same fields and numbers, so one servicer answers both.
     """
     _add_newer_descriptors()
-    servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER])
+    servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER], DescriptorsWithMethods())
     service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
     older = library_rpcs(service, servicer, openness)
     return [*older, *(replace(rpc, service=NEWER) for rpc in older)]
+
+
+class DescriptorsWithMethods:
+    """The pool of all descriptors, in which methods are symbols too.
+
+    Tools look up `SERVICE.METHOD` by reflection (`grpcurl describe`), as its protocol allows. Of a service, protobuf's
+    pool (7.36) finds only the service itself.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(descriptor_pool.Default(), name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802  # protobuf's name
+        pool: Any = descriptor_pool.Default()
+        try:
+            return pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return pool.FindMethodByName(symbol).containing_service.file
 
 
 def _add_newer_descriptors() -> None:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 256 * 1024
 """Limit of a request, which is a sentence; gRPC refuses longer ones before they are parsed. Answers may be larger."""
 
+MAX_METADATA_BYTES = 16 * 1024
+
 ANSWER_SECONDS = 1.0
 """When the server ends: how long a call that has its outcome may take to write it, and a peer to hang up."""
 
@@ -50,6 +52,9 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
+    # The first is 8 KiB by default, and gRPC refuses calls between the two at random.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     # Calls that have not been accepted yet: gRPC cancels those above 1000, at random, and those older than 30 s, and
     # clients don't retry a call that was cancelled. Their number is limited with the connections and the calls of each.
     ("grpc.server.max_pending_requests", NO_LIMIT),
@@ -255,24 +260,29 @@ async def _ended(server: grpc.aio.Server) -> None:
         await server.wait_for_termination()
 
 
-def allowed_connections(max_connections: int) -> int:
-    """Raises the limit of open files for the connections, and returns how many of them the system allows.
+def allowed_connections(max_connections: int) -> tuple[int, int]:
+    """Raises the limit of open files for the connections.
 
-    With more of them than that, idle ones could not be closed, because even looking for them takes a descriptor.
+    With more of them than the system allows, idle ones could not be closed, because even looking for them takes a
+    descriptor.
+
+    Returns:
+        How many connections may stay, and how many gRPC may accept: those beyond the first number stay until the next
+        look.
     """
     needed = max_connections + HEADROOM + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return max_connections
+        return max_connections, max_connections + HEADROOM
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed == needed:
-        return max_connections
+        return max_connections, max_connections + HEADROOM
     # A process that may open few files keeps a quarter of them for connections: OTHER_DESCRIPTORS is rarely used up.
     fitting = max(allowed // 4, max_connections - (needed - allowed))
     facts = {"open_files": allowed, "needed": needed, "max_connections": fitting}
     log.warning("the system allows too few open files for --max-connections, which is lowered", extra=facts)
-    return fitting
+    return fitting, fitting + min(HEADROOM, allowed // 4)
 
 
 def authority(host: str, port: int) -> str:
@@ -281,7 +291,7 @@ def authority(host: str, port: int) -> str:
 
 DESCRIPTORS = Path("/proc/self/fd")
 
-HEADROOM = 64  # Connections beyond the limit that gRPC accepts; they stay until the next look.
+HEADROOM = 64  # Connections beyond the limit that gRPC accepts at most.
 LOOK_SECONDS = 0.25
 
 OPEN_STATES = frozenset({1, 4, 5})

@@ -20,7 +20,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
@@ -175,21 +174,20 @@ class HttpApi:
     """The paths of an application whose requests are calls of the table's methods."""
 
     def __init__(self, app: Starlette, gate: Gate, *, origins: Sequence[str]) -> None:
-        """Adds the handling of unknown paths. `origins`: pages of these origins may use the API from a browser."""
+        """Adds the handling of unknown paths. `origins`: pages of these origins may read answers in a browser."""
         self._app = app
         self._gate = gate
         self._log = gate.log
         self._calls = Shares(MAX_CALLS)
         self._problems: dict[str, Problem] = {}
-        self._cors = [
-            Middleware(
+        if origins:
+            app.add_middleware(
                 CORSMiddleware,
                 allow_origins=origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("authorization", "content-encoding", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER),
                 expose_headers=("retry-after",),
             )
-        ][: len(origins)]
         app.add_exception_handler(HTTPException, self._refuse)
 
     def add_service(self, rpcs: Mapping[str, Rpc]) -> None:
@@ -202,15 +200,7 @@ class HttpApi:
             self.add(route.verb, route.path, answer)
 
     def add(self, verb: str, path: str, answer: ASGIApp) -> None:
-        routes = [Route(path, answer, methods=[verb], middleware=self._cors)]
-        if self._cors:
-
-            async def options(request: Request) -> Response:
-                raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": verb})
-
-            # The middleware answers those that are preflights.
-            routes.append(Route(path, options, methods=["OPTIONS"], middleware=self._cors))
-        self._app.router.routes.extend(routes)
+        self._app.router.routes.append(Route(path, answer, methods=[verb]))
 
     def endpoint(self, kind: type[Endpoint], rpc: Rpc, make_request: MakeRequest) -> Endpoint:
         return kind(rpc, self._gate, self._calls, make_request)

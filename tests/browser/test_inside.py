@@ -1,6 +1,7 @@
 """Tests of an answer's details: its steps, the beam's tree, masked attention, and answers to a growing text."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -106,6 +107,71 @@ def test_a_model_without_attention_has_one_context_vector(page: Page) -> None:
     steps = opened(panel, "steps")
     expect(steps).to_contain_text("8 symbols in 512 numbers: 64 for each. A text of twice the length has 32.")
     expect(steps.locator(".distribution .chosen b")).to_have_text("F")
+
+
+def with_architecture(page: Page, changes: dict[str, str], *, is_own: bool = True) -> Locator:
+    """Opens the steps of g2p-en's answer as if its model had another architecture."""
+
+    def changed(models: list[Any]) -> list[Any]:
+        return [model | {"architecture": (model["architecture"] if is_own else {}) | changes} for model in models]
+
+    reload_with(page, changed)
+    return opened(ask(page), "steps")
+
+
+@pytest.mark.parametrize(
+    ("changes", "formulas"),
+    [
+        (
+            {"attention.score": "additive", "attention.coverage": "true", "decoder.copying": "true"},
+            [
+                "e1j = v · tanh(W s1 + U hj + V κ0,j)",
+                "κ1j = κ0,j + α1j / φj",
+                "p(y1) = g1 softmax(W r(s1, c1)) + (1 − g1) Σj: xj = y1 α1j",
+            ],
+        ),
+        (
+            {
+                **{"attention.score": "scaled_dot", "attention.key_size": "8", "attention.value_size": "8"},
+                **{"attention.query": "previous", "decoder.readout": "maxout"},
+            },
+            ["e1j = W s0 · U hj / √A", "c1 = Σj α1j V hj", "p(y1) = softmax(W r(s1, y0, c1))"],
+        ),
+    ],
+)
+def test_formulas_are_those_of_the_architecture(page: Page, changes: dict[str, str], formulas: list[str]) -> None:
+    steps = with_architecture(page, changes)
+    for text in formulas:
+        expect(steps.locator(".formula").get_by_text(text, exact=True)).to_be_visible()
+    expect(steps.get_by_text("g is the probability")).to_have_count(int("decoder.copying" in changes))
+
+
+def test_a_model_of_another_kind_has_its_weights_without_formulas(page: Page) -> None:
+    steps = with_architecture(page, {}, is_own=False)
+    expect(steps.locator("h3")).to_have_text(["1. Where to look: weights", "2. What comes next: the distribution"])
+    expect(steps.locator(".formula")).to_have_text(["log P = Σi ≤ 1 log p(yi)"])
+    expect(steps.get_by_role("list", name="Weights").get_by_role("listitem").first).to_have_text("100 %p")
+    symbols = panel_of(page).get_by_role("group", name="Source symbols")
+    expect(symbols.get_by_role("img")).to_have_count(8)  # with a mask, a server refuses such a model
+    expect(panel_of(page).locator("[data-part=caption]")).not_to_contain_text("hide")
+
+
+def test_an_unknown_symbol_that_was_replaced_is_listed_once(page: Page) -> None:
+    candidates = [
+        {"token": token, "logProb": math.log(share), "total": math.log(share), "fate": fate}
+        for token, share, fate in (("x", 0.7, "FATE_RANK"), ("<unk>", 0.2, "FATE_LIVES"))
+    ]
+    end = {"token": "</s>", "logProb": 0.0, "total": math.log(0.2), "fate": "FATE_ENDED"}
+    live = [{"token": "", "candidates": candidates}, {"token": "<unk>", "parent": 0, "candidates": [end]}]
+    search = {
+        "steps": [{"live": [each]} for each in live],
+        "ended": [{"step": 1, "live": 0, "hypothesis": 0}],
+        "reason": "SEARCH_END_EOS",
+    }
+    answer = hypothesis("a", ["a"]) | {"tokenLogProbs": [math.log(0.2), 0.0]}
+    panel = answer_with(page, "a", ["a"], hypotheses=[answer], trace={"searches": [search]})
+    lines = opened(panel, "steps").locator(".distribution li")
+    expect(lines).to_have_text(["x70 %cut: the beam is full of better ones", "<unk>20 %taken", "others10 %"])
 
 
 def test_a_beam_is_a_tree(page: Page) -> None:
@@ -214,6 +280,21 @@ def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
+def test_steps_of_a_right_to_left_answer_have_their_order_and_numbers(page: Page) -> None:
+    tokens = ["كَتَبَ", "\u202eالوَلَدُ", "د"]  # the second one begins with an override
+    attention = {"rows": 4, "columns": 4, "weights": [0.5, 0.25, 0.15, 0.1] * 4}
+    answers = [hypothesis("", tokens) | {"attention": attention, "tokenLogProbs": [-0.5] * 4}]
+    panel = answer_with(page, "(empty)", tokens, sourceTokens=["<s>", "كتب", "الدرس", "</s>"], hypotheses=answers)
+    steps = opened(panel, "steps")
+    for parts in (steps.locator(".written > *"), steps.locator(".weights bdi"), panel.locator(".map .symbol text")):
+        expect(parts.first).to_be_visible()
+        lefts = parts.evaluate_all("all => all.slice(0, 4).map((each) => each.getBoundingClientRect().left)")
+        assert lefts == sorted(lefts, reverse=True)
+    expect(steps.locator(".written > *")).to_have_text([*tokens, "end"])
+    numbers = steps.locator(".weights small").evaluate_all("all => all.map((each) => getComputedStyle(each).direction)")
+    assert set(numbers) == {"ltr"}
+
+
 def test_long_symbols_do_not_overlap(page: Page) -> None:
     attention = {"rows": 2, "columns": 3, "weights": [0.5, 0.25, 0.25] * 2}
     answers = [hypothesis(SPOKEN, ["a"]) | {"attention": attention}]
@@ -223,6 +304,25 @@ def test_long_symbols_do_not_overlap(page: Page) -> None:
     boxes = labels.evaluate_all("all => all.map((each) => each.getBoundingClientRect().toJSON())")
     edges = [edge for box in boxes for edge in (box["left"], box["right"])]
     assert edges == sorted(edges)
+
+
+def test_long_words_do_not_widen_the_page(page: Page) -> None:
+    word = "w" * 300
+
+    def changed(models: list[Any]) -> list[Any]:
+        return [model | {"name": word, "description": f"{word}."} for model in models[:1]]
+
+    reload_with(page, changed, times=None)
+    page.set_viewport_size({"width": 390, "height": 900})
+    panel = answer_with(page, word, [word], warnings=[word])
+    for name in ("steps", "facts"):
+        opened(panel, name)
+    expect(panel.locator(".distribution li").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.route(STREAM, lambda route: route.fulfill(status=400, json={"code": "INVALID_ARGUMENT", "detail": word}))
+    source(page).fill("b")
+    expect(panel.get_by_role("alert")).to_have_text(word)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_two_answers_with_all_their_parts_fit(page: Page) -> None:
@@ -245,3 +345,18 @@ def test_two_answers_with_all_their_parts_fit(page: Page) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(wide) == []
+
+
+def test_a_printed_page_is_light_and_has_whole_maps(page: Page) -> None:
+    panel = ask(page, "characteristically")
+    opened(panel, "steps")
+    page.set_viewport_size({"width": 420, "height": 900})
+    expect(panel.locator(".weights")).to_be_visible()
+    wide = """() => [...document.querySelectorAll(".map, .weights")]
+        .filter((each) => each.scrollWidth > each.clientWidth + 1).length"""
+    assert page.evaluate(wide) == 2
+    background = panel.evaluate("(panel) => getComputedStyle(panel).backgroundColor")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(wide) == 0
+    assert panel.evaluate("(panel) => getComputedStyle(panel).backgroundColor") == background
+    page.emulate_media(media="screen", color_scheme="light")

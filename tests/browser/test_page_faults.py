@@ -243,6 +243,16 @@ def test_the_focus_stays_with_the_choice(page: Page) -> None:
     expect(panel.locator(".word").first).to_be_focused()
 
 
+def test_an_empty_answer_is_shown_as_such(page: Page) -> None:
+    panel = ask(page)
+    timings = {"total": 0.01, "steps": 1, "meanBatchRows": 1.0}
+    body = event("response", {"hypotheses": [hypothesis("", [])], "sourceTokens": ["a"], "timings": timings})
+    page.route(STREAM, lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    source(page).fill("a")
+    expect(text_of(panel)).to_have_text("(empty)")
+    expect(panel.get_by_text("Press a symbol of the answer")).to_be_hidden()
+
+
 MARKED = "مُحَمَّد said hi"
 
 
@@ -269,8 +279,15 @@ GROUPS: list[tuple[str, list[str], list[str]]] = [
     ("नि", ["न", "ि"], ["नि"]),
     ("\u1100\u1161\u11a8", ["\u1100", "\u1161", "\u11a8"], ["\u1100\u1161\u11a8"]),
     ("漢 b", ["<0xE6>", "<0xBC>", "<0xA2>", "▁b"], ["漢", " b"]),
-    ("a", ["a", "<unk>"], ["a", " <unk>"]),
+    ("a", ["a", "<unk>"], ["a"]),
+    ("a", ["▁", "a"], ["a"]),
+    ("a b", [*"a b"], ["a", " ", "b"]),
+    ("a, b", ["▁a", "▁", ",", "▁", "b"], ["a", ",", " ", "b"]),
+    ("acadd ßd", ["aca", "##dd", "ß", "##d"], ["aca", "dd", " ß", "d"]),
+    ("<b>a</b> it {x}.", [*"{1}", "▁a", *"{2}", "▁it", *"{3}."], ["<b>", "a", "</b>", " it", " {", "x", "}", "."]),
     ("\u0301", ["\u0301"], ["\u0301"]),
+    ("x" * 4000 + " y", ["x"] * 4000 + ["▁y"], ["x" * 4000 + " y"]),
+    ("", ["<unk>"], []),
     ("", [], []),
 ]
 
@@ -279,6 +296,8 @@ def test_symbols_are_grouped_by_the_characters_that_readers_see(page: Page) -> N
     for text, tokens, groups in GROUPS:
         call = "([text, tokens]) => import('/page/text.js').then((module) => module.grouped(text, tokens))"
         grouping = page.evaluate(call, [text, tokens])
-        assert [f"{group['before']}{group['text']}" for group in grouping["groups"]] == groups
+        shown = [f"{group['before']}{group['text']}" for group in grouping["groups"]]
+        assert shown == groups
+        assert "".join([*shown, grouping["rest"]]) == text
         covered = [index for group in grouping["groups"] for index in range(group["first"], group["last"] + 1)]
-        assert covered == list(range(len(tokens)))
+        assert covered == (list(range(len(tokens))) if text else [])

@@ -1,6 +1,8 @@
 """Examples and settings of the playground, and answers that are shared, kept and compared."""
 
+import json
 import re
+from typing import Any
 from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect
@@ -181,6 +183,25 @@ def test_options_that_change_a_text_leave_alternatives_possible(page: Page) -> N
     expect(panel.locator("[data-part=prefix]")).to_be_visible()
     expect(masked).to_be_hidden()  # positions in parts are not those in the whole text
     expect(panel.get_by_role("alert")).to_have_text("")
+
+
+def test_a_model_that_takes_tokens_gets_those_between_blanks(page: Page) -> None:
+    def changed(models: list[Any]) -> list[Any]:
+        for model in models:
+            manifest = json.loads(model["manifestJson"])
+            manifest["source"]["tokens_only"] = True
+            model["manifestJson"] = json.dumps(manifest)
+        return models
+
+    reload_with(page, changed)
+    bodies = request_bodies(page)
+    panel = ask(page, " ".join(WORD))
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    assert bodies[-1]["tokens"] == {"tokens": list(WORD)} and "text" not in bodies[-1]
+    panel.locator("[data-open=growth] summary").click()
+    source(page).fill("a b")
+    panel.get_by_role("button", name="Measure").click()
+    expect(panel.locator(".growth li")).to_contain_text(["1 word", "2 words"])
 
 
 def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:

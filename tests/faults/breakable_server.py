@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
-from attendant.server.engine import pool
+from attendant.server.engine import processes
 from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Scheduler
 
@@ -49,5 +49,5 @@ if __name__ == "__main__":
     from tests.faults import breakable_server
 
     if "MAX_DELAY_SECONDS" in os.environ:
-        pool.MAX_DELAY_SECONDS = float(os.environ["MAX_DELAY_SECONDS"])
+        processes.MAX_DELAY_SECONDS = float(os.environ["MAX_DELAY_SECONDS"])
     exit_command("server", lambda: main(breakable_server.BreakableScheduler))

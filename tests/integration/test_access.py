@@ -429,9 +429,12 @@ async def test_pages_of_allowed_origins_may_call_the_api() -> None:
             assert "access-control-allow-origin" not in refused.headers
             answer = await web.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
             assert answer.headers["access-control-allow-origin"] == "https://example.org"
-            for path, verb in (("/v1/generate", "POST"), ("/v1/models", "GET")):
+            for path, verbs in (("/v1/generate", {"POST"}), ("/v1/models", {"GET", "HEAD"})):
                 other = await asyncio.to_thread(web.ask, "OPTIONS", path, {"text": "abc"}, origin="https://example.org")
-                assert (other.status, other.headers["allow"]) == (405, verb), "it is no preflight"
+                assert (other.status, set(other.headers["allow"].split(", "))) == (405, verbs), "it is no preflight"
+                assert other.headers["access-control-allow-origin"] == "https://example.org"
+            unknown = await web.post("/v1/none", {}, origin="https://example.org")
+            assert (unknown.status, unknown.headers["access-control-allow-origin"]) == (404, "https://example.org")
         async with http_served(server) as closed:
             answer = await closed.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
             assert not {name for name in answer.headers if name.startswith("access-control")}

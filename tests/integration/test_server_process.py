@@ -14,6 +14,7 @@ import psutil
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from attendant.runtime.bundle.bundle import open_bundle
@@ -77,6 +78,15 @@ def test_a_client_can_call_the_server_by_reflection_alone(running: Running) -> N
             response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
         )
         assert call(request, timeout=10).hypotheses[0].tokens
+
+
+def test_reflection_finds_symbols_by_any_name_that_its_protocol_allows(running: Running) -> None:
+    names = ["Seq2Seq", "Seq2Seq.Generate", "Role", "Seq2Seq.None", "None.Generate"]
+    symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=f"attendant.v1.{name}") for name in names]
+    with grpc.insecure_channel(running.target) as channel:
+        answers = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(symbols), timeout=10)
+        kinds = [answer.WhichOneof("message_response") for answer in answers]
+    assert kinds == ["file_descriptor_response"] * 3 + ["error_response"] * 2
 
 
 def children(process_id: int) -> list[int]:

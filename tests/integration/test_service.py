@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.serving import Served, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
+from tests.serving import Served, code_of, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
 
@@ -65,6 +65,25 @@ async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a" * 300_000)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(("num_bytes", "code"), [(15_000, "OK"), (17_000, "RESOURCE_EXHAUSTED")])
+async def test_metadata_is_refused_by_its_size_and_not_by_chance(num_bytes: int, code: str) -> None:
+    async with served(fake_stepper()) as server:
+        metadata = (("x-large", "a" * num_bytes),)
+        for _ in range(10):
+            assert await code_of(server.stub.Generate(Generate(text="abc"), metadata=metadata)) == code
+
+
+async def test_the_remedy_of_a_request_that_is_no_message() -> None:
+    """Sends bytes as clients do whose protobuf does not check that strings are UTF-8, and no bytes at all."""
+    async with served(fake_stepper()) as server:
+        latin = Generate(text="abc").SerializeToString().replace(b"b", "é".encode("latin-1"))
+        path = "/attendant.v1.Seq2Seq/Generate"
+        error = await failure(server.channel.unary_unary(path)(latin))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and "UTF-8" in error.details()
+        error = await failure(server.channel.stream_unary(path)(iter(())))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and "UTF-8" not in error.details()
 
 
 async def test_a_drain_ends_calls_after_its_time() -> None:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DEBIAN_GO, DEBIAN_JAVA = Path("/usr/share/gocode"), Path("/usr/share/java")
 
 SECTIONS = dict(
-    re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/clients.md").read_text(), re.DOTALL | re.MULTILINE)
+    re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/clients.md").read_text(), re.DOTALL | re.MULTILINE)
 )
 (FIND_GOOGLE,) = re.findall(r"^(GOOGLE=.*)$", (ROOT / "docs/clients.md").read_text(), re.MULTILINE)
 
@@ -102,3 +102,11 @@ def test_the_documented_java_client_works(running: Running, folder: Path, expect
     shell(generate, folder)
     shell("javac -cp '/usr/share/java/*' -d classes $(find generated -name '*.java') FirstCall.java", folder)
     assert shell("java -cp 'classes:/usr/share/java/*' FirstCall", folder) == expected
+
+
+def test_the_documented_cpp_client_works(running: Running, folder: Path, expected: str) -> None:
+    needs("g++", "pkg-config", "protoc", "grpc_cpp_plugin", package=Path("/usr/include/grpcpp"))
+    (build,), (program,) = blocks("C++", "sh"), blocks("C++", "cpp")
+    (folder / "first_call.cc").write_text(addressed(program, running))
+    shell(build, folder)
+    assert shell("./first_call", folder) == expected

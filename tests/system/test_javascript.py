@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, Route, expect, sync_playwright
 
 import attendant
 from tests.browser.conftest import CHROMIUM
@@ -102,9 +102,11 @@ for (const [source, options] of JSON.parse(cases)) {
 """
 
 
-def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **defaults: Any) -> list[Any]:
-    """Answers each source with its options by g2p-en in node; `defaults` replace those of the manifest."""
-    arguments = ROOT / "models" / "g2p-en", json.dumps(defaults), json.dumps(cases)
+def tokens_or_errors(
+    folder: Path, cases: list[tuple[Any, dict[str, Any]]], bundle: Path = ROOT / "models" / "g2p-en", **defaults: Any
+) -> list[Any]:
+    """Answers each source with its options by a bundle in node; `defaults` replace those of the manifest."""
+    arguments = bundle, json.dumps(defaults), json.dumps(cases)
     return list(map(json.loads, node(folder, "--input-type=module", "--eval", EACH, *arguments).splitlines()))
 
 
@@ -131,6 +133,28 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
 def test_invalid_options_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:
     (refusal,) = tokens_or_errors(javascript, [(source, options)])
     assert refusal.startswith(message)
+
+
+def taking_tokens(bundle: Path, folder: Path) -> Path:
+    """Returns a copy of a bundle in a folder whose sources are tokens."""
+    shutil.copytree(bundle, folder)
+    for name, changes in (
+        ("manifest", {"source": {"tokens_only": True}}),
+        ("source_tokenizer", {"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": " "}}),
+    ):
+        path = folder / f"{name}.json"
+        content = json.loads(path.read_text())
+        for key, value in changes.items():
+            content[key] = (content[key] or {}) | value
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def test_a_bundle_that_takes_tokens_only_gets_tokens(javascript: Path, tmp_path: Path) -> None:
+    bundle = taking_tokens(ROOT / "models" / "g2p-en", tmp_path / "bundle")
+    (answer, *_), refusal = tokens_or_errors(javascript, [(list("face"), {}), ("face", {})], bundle)
+    assert answer == ["F", "EY1", "S"]
+    assert refusal.startswith("the source is a text, must be a list of tokens")
 
 
 def test_the_search_uses_the_manifests_patience_and_length(javascript: Path) -> None:
@@ -205,6 +229,13 @@ def test_golden_examples_hold_in_chromium(opened: Page, address: str) -> None:
     assert result["numCompared"] > 20
 
 
+def with_short_answers(route: Route) -> None:
+    """Answers with a manifest whose answers have at most three tokens."""
+    manifest = route.fetch().json()
+    manifest["decoding"]["max_length"] = 3
+    route.fulfill(json=manifest)
+
+
 @pytest.mark.parametrize("address", [pytest.param((ROOT / "models" / "g2p-en", "int8"), id="g2p-en")], indirect=True)
 def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) -> None:  # noqa: F811
     complaints: list[str] = []
@@ -223,6 +254,11 @@ def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) ->
     assert opened.url == f"{address}#text=phoneme"
     opened.reload()
     expect(opened.locator("#text")).to_have_text("F OW1 N IY0 M", timeout=60_000)
+    opened.get_by_role("link", name="Skip to the answer").press("Enter")
+    expect(opened.locator("#answer")).to_be_focused()
+    assert opened.url == f"{address}#text=phoneme"
+    opened.goto(f"{address}#text=face")  # another link, in the same tab
+    expect(opened.locator("#text")).to_have_text("F EY1 S")
     opened.locator("#examples button").first.click()
     expect(opened.locator("#text")).not_to_have_text("F OW1 N IY0 M")
     opened.get_by_label("Text").fill("")
@@ -233,5 +269,8 @@ def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) ->
     opened.get_by_label("Beam").fill("4")
     opened.get_by_label("Text").fill("x" * 500)
     expect(opened.get_by_role("alert")).to_contain_text("the source has 500 tokens, may have")
+    opened.route("**/bundle/manifest.json", with_short_answers)
+    opened.goto(f"{address}?short#text=phoneme")
+    expect(opened.locator("#text")).to_have_text("F OW1 N …", timeout=60_000)
     assert complaints == []
     assert {url for url in requests if not url.startswith(address)} == set()

@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_folder, unless_there, write_json
+from attendant.runtime.files import new_folder, reading_error, unless_there, write_json
 from attendant.training.data.config import DataConfig, Split
 from attendant.training.data.pairs import Pair, in_chunks, num_words, num_words_and_end
 from attendant.training.data.tokenization import encode_source
@@ -252,6 +252,8 @@ def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
     try:
         record: dict[str, Any] = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
         sources, targets = (_mapped(directory, side, record["num_pairs"], record["num_tokens"][side]) for side in SIDES)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: can't be read: {reading_error(error)}") from None
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{directory} is damaged ({error}): remove it, and it will be made again") from None
     return Corpus(sources, targets, record["num_too_long"], record["num_unequal"]), record["said"]
@@ -318,6 +320,8 @@ def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: Distilla
     try:
         symbols = np.asarray(np.memmap(folder / SYMBOLS_FILE, np.int32, "r")).reshape(shape)
         probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: can't be read: {reading_error(error)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is damaged ({error}): remove it, and it will be made again") from None
     return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)

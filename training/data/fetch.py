@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_folder, sha256_of, unless_there, write_json
+from attendant.runtime.files import new_folder, reading_error, sha256_of, unless_there, write_json
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
 
@@ -80,6 +80,8 @@ def _check(directory: Path, name: str) -> None:
     try:
         record = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
         fetcher, digests = record["fetcher"], dict(record["sha256"])
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: can't be read: {reading_error(error)}") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{directory} exists, without a readable {RECORD_NAME}: {remedy}") from None
     if fetcher != name:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.files import reading_error
 
 MAX_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
 
@@ -128,7 +129,7 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
         where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
         raise UserError(f"{path}: there is no such file{where}") from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        reason = reading_error(error) if isinstance(error, OSError) else error
         raise UserError(f"{path}: can't be read: {reason}") from None
 
 

@@ -37,7 +37,7 @@ from attendant.runtime.bundle.tokenizer import (
 )
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests import WORD_MARKS
-from attendant.training.table import Table
+from attendant.training.table import Table, as_written
 
 TokenizerKind = Literal["character", "word", "bpe", "unigram"]
 FILE_TYPES: Final = (".json", ".model", ".txt")
@@ -249,7 +249,7 @@ class TokenizerConfig(Table):
         former = {name: value for name, value in table.items() if name in ("lowercase", "nfc")}
         for name, value in former.items():
             if not isinstance(value, bool):
-                raise ValueError(f"{name} = {value!r}: must be true or false")
+                raise ValueError(f"{name} = {as_written(value)}: must be true or false")
             if "normalize" in table:
                 raise ValueError(
                     f"normalize takes the place of {name} = {str(value).lower()}: leave {name} out, and write the "
@@ -283,8 +283,8 @@ class TokenizerConfig(Table):
             value = getattr(self, name)
             if name != "tokenizer" and value != field.default:
                 raise ValueError(
-                    f"{self.TABLE}.{name} = {value!r} is of a tokenizer that is trained, and {self.TABLE}.tokenizer is "
-                    f"the file {self.file}: leave {name} out"
+                    f"{self.TABLE}.{name} = {as_written(value)} is of a tokenizer that is trained, and "
+                    f"{self.TABLE}.tokenizer is the file {self.file}: leave {name} out"
                 )
         if self.keep_spaces and self.tokenizer == "word":
             raise ValueError(

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import BYTE_TOKENS, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import read_text
+from attendant.runtime.files import read_text, reading_error
 from attendant.runtime.process import quiet_stderr
 from attendant.training.data.sentencepiece import literal, read_sentencepiece
 from attendant.training.data.tokenization import TokenizerConfig, tokenizer_of, train_tokenizer
@@ -82,7 +82,7 @@ def read_vocabulary(
             try:
                 library, declared = read_sentencepiece(name, path.read_bytes())
             except OSError as error:
-                raise UserError(f"{name}: can't be read: {error.strerror}") from None
+                raise UserError(f"{name}: can't be read: {reading_error(error)}") from None
             return _of_library(name, library.to_str(), {**declared, **(special or {})}, finds_special=False)
         text = read_text(path, name)
         if path.suffix == ".json":

@@ -133,7 +133,8 @@ def bleu_with(tokenizer: BleuTokenizer) -> Any:
         return BLEU(tokenize=tokenizer)
     # sacrebleu's own download ends the process where the server has no certificate.
     except (ImportError, RuntimeError, OSError, SystemExit) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else "not installed"
+        # The reason of urllib's errors is an exception within them.
+        reason = reason_of(getattr(error, "reason", error)) if isinstance(error, OSError) else "not installed"
         raise UserError(
             f"evaluation.bleu_tokenizer = {tokenizer!r}: {reason}: it needs {NEEDED_BY_TOKENIZERS.get(tokenizer, '')}"
         ) from None

@@ -236,8 +236,9 @@ def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
     if not (os.access(path.parent, os.W_OK) or is_device(path)):
         raise CantWrite(path, errno.EACCES)
+    written = Path(os.path.realpath(path))  # `resolve` raises if links lead in a circle
     for each in used:
-        if path.resolve().is_relative_to(each.resolve()):
+        if written.is_relative_to(os.path.realpath(each)):
             raise UserError(f"{option} {path}: would change {each}, which this command uses: name another file")
 
 

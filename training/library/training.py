@@ -280,11 +280,10 @@ def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
         config: TokenizerConfig = getattr(recipe, side)
         wanted = config.vocabulary_size
         if wanted is not None and sizes[side] < wanted:
-            by_kind = {"bpe": "pair of symbols to merge within a word", "unigram": "part of a word"}
-            unit = by_kind.get(config.tokenizer, "symbol")
+            unit = "pair of symbols to merge within a word" if config.tokenizer == "bpe" else "symbol"
             often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
-            lines.append(
-                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {unit} "
-                f"occurs {often}"
-            )
+            reason = f"no other {unit} occurs {often}"
+            if config.tokenizer == "unigram":  # It drops parts of words that occur, but that it does not need.
+                reason = "the model needs no other part of a word"
+            lines.append(f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: {reason}")
     return lines

@@ -39,6 +39,7 @@ from attendant.training.run.corpora import (
     warnings_of,
 )
 from attendant.training.run.directory import Run, read_json, versions
+from attendant.training.table import as_setting
 
 FIXED_ON_RESUME: Final = (
     "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
@@ -157,7 +158,7 @@ def prepare(
     fixed = (*FIXED_ON_RESUME, "evaluation.bleu_tokenizer") if recipe.validation.metric == "bleu" else FIXED_ON_RESUME
     for field, _, begun in recipe.differences(run.recipe(), fixed) if resumed else ():
         if field not in FREE_ON_RESUME and not _is_tokenizer_of(run, field, recipe):
-            raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
+            raise UserError(f"{run.path} was begun with {as_setting(field, begun)}: take that, or another --output")
     start = None if resumed else loading.starting_run(recipe)
     teachers = [] if resumed else loading.teaching_runs(recipe, start)
     # Embeddings that another run trained belong to its symbols, also if the new data have others.

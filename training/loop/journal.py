@@ -36,7 +36,7 @@ class Journal(TrainingCallback):
         # Not torch's SummaryWriter: it writes in a thread, which prints a traceback if the disk is full.
         with translate_os_errors(self._board_path):
             self._board_path.mkdir(exist_ok=True)
-            self._board = (self._board_path / f"events.out.tfevents.{time.time_ns()}").open("ab", buffering=0)
+            self._board = self._next_board_path().open("ab", buffering=0)
         begun = SessionLog(status=SessionLog.START)  # TensorBoard hides earlier events from this step on.
         self._add_to_board(start.step + 1, [{"file_version": "brain.Event:2"}, {"session_log": begun}])
 
@@ -53,6 +53,12 @@ class Journal(TrainingCallback):
             Summary.Value(tag=f"{record.event}/{name}", simple_value=value) for name, value in record.values.items()
         ]
         self._add_to_board(record.step, [{"summary": Summary(value=[scalar])} for scalar in scalars])
+
+    def _next_board_path(self) -> Path:
+        """Returns a file after all earlier ones, also if the clock was put back: TensorBoard reads them by name."""
+        numbers = (path.suffix.removeprefix(".") for path in self._board_path.glob("events.out.tfevents.*"))
+        last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        return self._board_path / f"events.out.tfevents.{max(time.time_ns(), last + 1):019}"
 
     def _add_to_board(self, step: int, contents: Sequence[Mapping[str, Any]]) -> None:
         """Writes events for TensorBoard, all or none. Raises CantWrite."""

@@ -29,7 +29,7 @@ REMEDY = (
     "Lower optimizer.learning_rate, lengthen schedule.warmup_steps or lower training.clip_norm; --resume goes on from "
     "the last checkpoint"
 )
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Trainer:
@@ -104,7 +104,7 @@ class Trainer:
 
         Raises:
             UserError: the loss or the gradient is not finite, or the training diverges; the last checkpoint stays.
-            KeyboardInterrupt: after Ctrl-C or SIGTERM; the step was finished and saved.
+            KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP; the step was finished and saved.
             Exception: a callback's own; the step was finished and saved.
         """
         self._model.train()
@@ -331,9 +331,10 @@ class Guard:
 
 
 class Interruption:
-    """A context in which Ctrl-C and SIGTERM set `requested`, so that the running step is finished and saved first.
+    """A context in which Ctrl-C, SIGTERM and SIGHUP set `requested`: the running step is finished and saved first.
 
-    A second signal ends the process at once. Only the main thread can receive them: elsewhere, nothing is changed.
+    SIGHUP comes from a closed terminal; under `nohup` it stays ignored. A second signal ends the process at once. Only
+    the main thread can receive them: elsewhere, nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -342,7 +343,9 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            heeded = [number for number in SIGNALS if not (is_ignored and number == signal.SIGHUP)]
+            self._previous = {number: signal.signal(number, self._receive) for number in heeded}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -53,8 +53,8 @@ class AttentionConfig(Table):
             is an input of the cell (Bahdanau et al. 2015).
         key_size: width to which W_q and W_k project queries and keys; if None, additive and concat take
             `model.hidden_size`, dot and scaled_dot compare the states themselves.
-        value_size: width to which W_v projects encoder states before the context is computed from them; if None, they
-            are not projected.
+        value_size: width, 2 or more, to which W_v projects encoder states before the context is computed from them; if
+            None, they are not projected.
         coverage: additive attention also sees how much it has attended to each position so far (Tu et al. 2016).
     """
 
@@ -173,6 +173,11 @@ class ModelConfig(Table):
             score == "general" and attention.key_size is not None,
             f"model.attention.key_size = {attention.key_size} is not of general attention, whose one matrix maps "
             'encoder states to decoder states: leave it out, or set model.attention.score = "dot"',
+        )
+        yield (
+            self.has_attention and self.context_size == 1,
+            "contexts of size 1 can't be exported, because their last bits would depend on other requests of a batch: "
+            "set model.attention.value_size = 2 or more",
         )
         yield (
             attention.coverage and score != "additive",

@@ -75,8 +75,9 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Returns HTML for notebooks: the page in a frame, because it has its own styles."""
-        page = escape(html_page(self))
-        return f'<iframe srcdoc="{page}" title="Report" style="width:100%;height:80vh;border:0"></iframe>'
+        # Without a base of its own, the page's links to its sections would load the notebook into the frame.
+        page = html_page(self).replace("<head>", '<head><base href="about:srcdoc">', 1)
+        return f'<iframe srcdoc="{escape(page)}" title="Report" style="width:100%;height:80vh;border:0"></iframe>'
 
 
 def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:

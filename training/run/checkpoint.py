@@ -28,7 +28,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, translate_os_errors, unused_name, write_json
+from attendant.runtime.files import (
+    flush_to_disk,
+    masked,
+    new_folder,
+    sha256_of,
+    translate_os_errors,
+    unused_name,
+    write_json,
+)
 from attendant.training.run.directory import Run, read_json
 
 
@@ -177,6 +185,7 @@ def publish_checkpoint(
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
+        path.chmod(masked(0o666))  # the library's files are readable by their owner only
     except SafetensorError as error:
         # The message contains the operating system's error number.
         if match := re.search(r"os error (\d+)", str(error)):

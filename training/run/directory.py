@@ -35,7 +35,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.commit import commit
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import taking_turns, translate_os_errors, write_json, write_text
+from attendant.runtime.files import reading_error, taking_turns, translate_os_errors, write_json, write_text
 from attendant.runtime.process import processor
 from attendant.training.data.pairs import InMemoryPairs, pairs_in_memory
 from attendant.training.kernels.hardware import onednn_is_exact
@@ -103,7 +103,8 @@ class Run:
         try:
             return Tokenizer.from_file(path)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: can't be read: {error}") from None
+            reason = reading_error(error) if isinstance(error, OSError) else error
+            raise UserError(f"{path}: can't be read: {reason}") from None
 
     def evaluations(self, checkpoint: str | None = None) -> list[dict[str, Any]]:
         """Returns the recorded measurements, which may be none. Raises UserError: the file can't be read.
@@ -140,7 +141,8 @@ def read_json(path: Path, kind: type[Content], *keys: str) -> Content:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
+        reason = reading_error(error) if isinstance(error, OSError) else error
+        raise UserError(f"{path}: can't be read: {reason}") from None
     if not isinstance(content, kind):
         raise UserError(f"{path}: can't be read: it is no JSON {'object' if kind is dict else 'array'}")
     for entry in [content] if isinstance(content, dict) else content:

@@ -3,7 +3,6 @@
 Shapes: K symbols with a vector, E embedding size.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from attendant.training.run.checkpoint import (
 )
 from attendant.training.run.corpora import digests_of
 from attendant.training.run.directory import Run, read_json
+from attendant.training.table import as_setting
 
 FREE_FIELDS: Final = ("model.dropout",)  # In these, a run to start from may differ from the recipe.
 
@@ -254,11 +254,19 @@ def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
         start: the run that the training starts from; its tokenizers must be the teachers' too.
 
     Raises:
-        UserError: as `starting_run`, except for the architecture.
+        UserError: as `starting_run`, except for the architecture; a run has a vocabulary for each side, and the
+            recipe's model one for both.
     """
     option = "distillation.teachers"
     runs = [_named_run(recipe, option, name, ("source", "target")) for name in recipe.distillation.teachers]
     together = [start, *runs] if start else runs
+    for name, run in zip(recipe.distillation.teachers, runs, strict=True):
+        source_tokenizer, target_tokenizer = run.tokenizers()
+        if recipe.model.shared_embeddings and source_tokenizer.to_text() != target_tokenizer.to_text():
+            raise UserError(
+                f"{option} = {name!r} has other symbols for sources than for targets, and model.shared_embeddings = "
+                "true needs the same: leave it out, or take teachers that were trained with it"
+            )
     for run in runs:
         for own, theirs in zip(run.tokenizers(), together[0].tokenizers(), strict=True):
             if own.to_text() != theirs.to_text():
@@ -273,8 +281,8 @@ def _named_run(recipe: Recipe, option: str, name: str, equal_tables: Collection[
     for field, own, theirs in recipe.differences(run.recipe(), equal_tables):
         if field not in FREE_FIELDS:
             raise UserError(
-                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs)}, and this recipe has "
-                f"{json.dumps(own)}: make them equal, or take another run"
+                f"{option} = {name!r} was trained with {as_setting(field, theirs)}, and this recipe has "
+                f"{as_setting(field, own)}: make them equal, or take another run"
             )
     if checkpoint_path(run, BEST) is None:
         raise UserError(f"{option} = {name!r} has no checkpoint {BEST!r} yet: train it first")

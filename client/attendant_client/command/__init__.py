@@ -65,8 +65,10 @@ def _ended(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         with suppress(OSError):
             place = error.filename or "standard input or output"
-            reason = error.strerror or str(error) or type(error).__name__  # e.g. TimeoutError() has only its class
-            print(f"attendant: {place}: {reason}", file=sys.stderr)
+            line = f"{place}: {error.strerror or type(error).__name__}"  # e.g. TimeoutError() has only its class
+            if error.errno is None and error.args:  # a library's own message
+                line = str(error)
+            print(f"attendant: {line}", file=sys.stderr)
         give_up_output()
         return 1
 

@@ -23,7 +23,7 @@ export function drawAnswers(place, ranking, response, request, onlook) {
   oneStop(buttons);
   const isSame = best.every(({ score, logProb }) => Math.abs(score - logProb) < 1e-6);
   ranking.textContent = request.decoding.sampling
-    ? "Drawn at random. The bar is the probability of the whole answer."
+    ? "Drawn at random. The bar is the probability of the whole answer, relative to the largest."
     : `Highest score first. The score is ${isSame ? "log P" : "log P, corrected by the penalties of the settings"}; `
-      + "P, the probability of the whole answer, is the bar.";
+      + "P, the probability of the whole answer, is the bar, relative to the largest.";
 }

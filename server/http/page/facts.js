@@ -8,6 +8,11 @@ const UNITS = { character: "characters", word: "symbols", bpe: "parts of words",
 export const hasAttention = ({ manifestJson, precision }) =>
   JSON.parse(manifestJson).graphs[precision].decoder_step.outputs.some(({ name }) => name === "attention");
 
+export const takesTokens = ({ manifestJson }) => JSON.parse(manifestJson).source.tokens_only === true;
+
+// False for a module or graphs of another kind, of which only the results are known.
+export const hasOurLayers = ({ architecture }) => "attention.score" in architecture;
+
 // One sentence: its description, or its data by its recipe.
 export function purpose({ description, manifestJson }) {
   if (description) return description;

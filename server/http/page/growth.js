@@ -7,13 +7,13 @@ import { counted, share } from "./numbers.js";
 import { endsOfCharacters } from "./text.js";
 
 const NUM_LENGTHS = 12;
-const FEW_WORDS = 4; // a text of fewer grows by characters
+const FEW_WORDS = 4; // a text of fewer grows by characters, unless words are tokens
 
 // The beginnings of a text, at even distances, and the whole text.
-function beginnings(whole) {
+function beginnings(whole, takesTokens) {
   const text = whole.trim();
   const words = [...text.matchAll(/\S+/g)].map(({ index, 0: word }) => index + word.length);
-  const [ends, name] = words.length < FEW_WORDS ? [[...endsOfCharacters(text)], "character"] : [words, "word"];
+  const [ends, name] = words.length < FEW_WORDS && !takesTokens ? [[...endsOfCharacters(text)], "character"] : [words, "word"];
   const count = Math.min(NUM_LENGTHS, ends.length);
   return Array.from({ length: count }, (_, place) => Math.round(((place + 1) * ends.length) / count))
     .map((length) => ({ length, name, text: text.slice(0, ends[length - 1]) }));
@@ -37,7 +37,7 @@ export class Growth {
   async measure() {
     const { panel, place } = this;
     this.clear();
-    const parts = beginnings(panel.text);
+    const parts = beginnings(panel.text, panel.takesTokens);
     if (!parts.length) return;
     const { signal } = (this.measuring = new AbortController());
     const requests = parts.map(({ text }) =>

@@ -6,7 +6,7 @@ import { drawAnswers } from "./answers.js";
 import { Problem, stream } from "./api.js";
 import { drawAttention } from "./attention.js";
 import { html, inlineButton, oneStop, terms } from "./dom.js";
-import { facts, hasAttention, purpose } from "./facts.js";
+import { facts, hasAttention, hasOurLayers, purpose, takesTokens } from "./facts.js";
 import { Growth } from "./growth.js";
 import { counted, milliseconds, number, probability, share } from "./numbers.js";
 import { Settings } from "./settings.js";
@@ -138,6 +138,7 @@ export class Panel {
     this.prefix = [];
     this.masked = [];
     this.attends = hasAttention(this.model);
+    this.takesTokens = takesTokens(this.model);
     this.settings.show(this.model);
     this.part.unserved.hidden = true;
     this.part.purpose.textContent = purpose(this.model);
@@ -169,7 +170,8 @@ export class Panel {
   request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix, masked = this.masked } = {}) {
     const { name, version } = this.model;
     const { decoding, output: set } = this.settings.request();
-    const request = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
+    const source = this.takesTokens ? { tokens: { tokens: text.trim().split(/\s+/) } } : { text };
+    const request = { model: name, ...source, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
     if (!this.isOnlyVersion(name)) request.version = version;
     if (masked.length) request.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
     if (prefix.length) Object.assign(request.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
@@ -310,7 +312,7 @@ export class Panel {
     this.clear();
     this.response = response;
     this.index = 0;
-    part.tools.hidden = part.hint.hidden = part.inside.hidden = false;
+    part.tools.hidden = part.inside.hidden = false;
     part.rivals.hidden = response.hypotheses.length < 2;
     drawAnswers(part.best, part.ranking, response, this.request(), (index) => this.look(index));
     this.look(0);
@@ -345,6 +347,7 @@ export class Panel {
     const { hypothesis } = this;
     this.alternatives.close(false);
     part.text.replaceChildren(...this.pieces(hypothesis));
+    part.hint.hidden = !this.words.length;
     part.confidence.hidden = hypothesis.confidence === undefined;
     part.confidence.textContent = `Right with a probability of ${share(hypothesis.confidence ?? 0)}, as calibrated on held-out texts.`;
     this.tell(part.prefix, this.prefix, `Begins with ${this.prefix.map(shown).join(" ")} `, "Let it choose",
@@ -356,11 +359,7 @@ export class Panel {
     if (hypothesis.attention) {
       drawAttention(part.map, part.caption, response.sourceTokens, hypothesis.tokens, hypothesis.attention, {
         masked: this.masked,
-        onmask: (at) => {
-          this.maskedOf = String(response.sourceTokens);
-          this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
-          this.answer();
-        },
+        onmask: hasOurLayers(this.model) ? (at) => this.mask(at) : undefined, // others are refused with a mask
       });
     } else part.caption.textContent = "The attention of so long a text is too large to be shown.";
     if (this.sections.steps.open) this.steps.show(this);
@@ -369,6 +368,13 @@ export class Panel {
       else part.tree.textContent = "The course of this search is too long to be shown.";
     }
     if (moves) this.events.answer(this);
+  }
+
+  // Hides a source symbol from attention, or shows it again.
+  mask(at) {
+    this.maskedOf = String(this.response.sourceTokens);
+    this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
+    this.answer();
   }
 
   // Draws again, as large as there is room now.
@@ -390,6 +396,7 @@ export class Panel {
       const logProb = tokenLogProbs.slice(first, last + 1).reduce((sum, each) => sum + each, 0);
       const button = inlineButton({
         class: first < this.prefix.length ? "word chosen" : "word",
+        "aria-label": word.trim() ? null : shown(word),
         title: tokenLogProbs.length ? `${probability(logProb)}: press for alternatives` : "alternatives",
         onclick: () => this.alternatives.open(tokens.slice(0, first), tokens[first], button),
       }, word);
@@ -398,6 +405,7 @@ export class Panel {
     oneStop(this.words.map(({ button }) => button));
     const pieces = groups.flatMap(({ before }, index) => [before, this.words[index].button]);
     if (finishReason === "FINISH_REASON_LENGTH") pieces.push(html("span", { title: "cut at its longest" }, " …"));
+    if (!text) pieces.push(html("span", { class: "note" }, "(empty)"));
     return [...pieces, rest];
   }
 

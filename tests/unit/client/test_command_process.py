@@ -153,6 +153,7 @@ def test_closed_outputs_are_not_written(environment: dict[str, str], arguments: 
     ("failing", "line"),
     [
         ("open('/none/x')", b"/none/x: No such file or directory"),
+        ("(_ for _ in ()).throw(OSError('no place: set X'))", b"no place: set X"),
         ("asyncio.run(asyncio.wait_for(asyncio.sleep(1), 0))", b"standard input or output: TimeoutError"),
     ],
 )

@@ -50,6 +50,13 @@ def test_force_replaces_a_bundle_whole_and_nothing_else(tmp_path: Path) -> None:
     assert (output / MANIFEST_NAME).read_text() == "new"
 
 
+def test_a_link_that_leads_to_itself_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    refuse_occupied(tmp_path / "loop" / "bundle", force=False)
+    with pytest.raises(UserError, match="loop: can't be written: "), publish(tmp_path / "loop" / "bundle", force=False):
+        raise AssertionError("there is no such folder")
+
+
 def test_a_certificate_without_lengths_and_errors_is_shown(tiny_bundle_path: Path, tmp_path: Path) -> None:
     def empty(content: dict[str, Any]) -> None:
         content["certificates"][0] |= {

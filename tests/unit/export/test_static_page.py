@@ -1,7 +1,9 @@
 """Tests of `attendant export BUNDLE --web FOLDER` with fake libraries; tests/system/test_javascript.py runs a page."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,22 @@ def test_without_npm_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=r"npm, which is not installed: .*--web-libraries"):
         export(G2P, "--web", tmp_path / "page")
     assert not (tmp_path / "page").exists()
+
+
+@pytest.mark.parametrize("home", ["", "nowhere", "read-only"])
+def test_npm_needs_no_home_that_the_user_may_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    (tmp_path / "read-only").mkdir()
+    npm = tmp_path / "npm"
+    npm.write_text(
+        f"#!{sys.executable}\nimport os, sys\nsys.exit(os.environ['HOME'] + ' ' + os.environ['npm_config_cache'])\n"
+    )
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / home) if home else "~")  # `~` is that of a user without an entry
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == npm)
+    folder = r"\S+/attendant-web-\w+"
+    expected = f"{tmp_path}/read-only" if home == "read-only" else folder
+    with pytest.raises(UserError, match=f"npm could not install .*: {expected} {folder}/cache; --web-libraries names"):
+        export(G2P, "--web", tmp_path / "page")

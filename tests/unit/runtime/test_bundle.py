@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.faults.crafting import Craft, field, seal
 from tests.paths import ROOT
 
+DENIED = f"Permission denied: give user {os.geteuid()} access to it and to its folders"
 NEWER = {"length_penalty_offset": 0.0, "patience": 2.0, "max_length_ratio": 1.5}
 
 
@@ -167,7 +169,25 @@ def test_a_folder_that_can_not_be_read_is_named(copy: Path, monkeypatch: pytest.
         raise PermissionError(errno.EACCES, "Permission denied", str(path / "lost+found"))
 
     monkeypatch.setattr("attendant.runtime.bundle.reading.files_in", denied)
-    assert refusal_of(copy) == (f"{copy}/lost+found: Permission denied",)
+    assert refusal_of(copy) == (f"{copy}/lost+found can't be read: {DENIED}",)
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, "golden.jsonl", "fp32/encoder.onnx"])
+def test_a_file_that_this_user_may_not_read_needs_no_other_copy(
+    copy: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system_open = os.open
+
+    def denied(path: Any, *arguments: Any, **options: Any) -> int:
+        if path == copy / name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return system_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(BundleRefused) as refusal:
+        open_bundle(copy)
+    assert refusal.value.differences == (f"{name} can't be read: {DENIED}",)
+    assert "again" not in refusal.value.summary
 
 
 @pytest.mark.parametrize(

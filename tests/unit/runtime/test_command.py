@@ -14,6 +14,7 @@ from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import write_json
 from tests.paths import ROOT
 
+DENIED = f"Denied: give user {os.geteuid()} access to it and to its folders"
 REFUSED = "the bundle x is refused; export or copy it again:"
 
 
@@ -28,7 +29,7 @@ REFUSED = "the bundle x is refused; export or copy it again:"
         (KeyboardInterrupt(), 130, "\nname: interrupted\n"),
         (MemoryError(), 2, f"name: {NO_MEMORY}\n"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, f"name: {NO_MEMORY}\n"),
-        (PermissionError(errno.EACCES, "Denied", "x"), 2, "name: x: can't be read or written: Permission denied\n"),
+        (PermissionError(errno.EACCES, "Denied", "x"), 2, f"name: x: can't be read or written: {DENIED}\n"),
         (OSError(errno.ENOENT, "No x"), 2, "name: No x: let TMPDIR name a folder that you may write to\n"),
     ],
 )
@@ -63,6 +64,33 @@ def test_a_value_that_is_no_number_is_refused_in_plain_words(kind: type[int] | t
     must_be = "a whole number" if kind is int else "a number"
     with pytest.raises(UserError, match=rf"^argument --size: '.{{0,400}} is not {must_be}; see name --help$"):
         parser.parse_args([f"--size={value}"])
+
+
+CLEANS_UP = """
+import os, signal, sys
+from runtime.command import exit_command, handle_ending_signals
+
+def main():
+    try:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    finally:
+        print("cleaned up")
+
+handle_ending_signals()
+exit_command("x", main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "starter", "status"),
+    [("SIGTERM", [], 130), ("SIGHUP", [], 130), ("SIGHUP", ["nohup"], 0)],
+)
+def test_a_command_cleans_up_when_its_terminal_closes_except_with_nohup(
+    number: str, starter: list[str], status: int
+) -> None:
+    command = [*starter, sys.executable, "-c", CLEANS_UP, number]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (status, "cleaned up\n"), done.stderr
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -176,6 +176,25 @@ def test_a_cuda_session_that_silently_fell_back_is_refused(
         OnnxSession(bundle.path, bundle.manifest.graphs["fp32"].encoder, provider="cuda", num_threads=1)
 
 
+def test_a_session_without_its_threads_names_the_remedy(
+    tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*arguments: object, **options: object) -> None:
+        raise RuntimeError("env.cc:327 PosixThread pthread_create failed, error code: 11")
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", no_thread)
+    with pytest.raises(UserError, match=r"no thread can be started: allow .*ulimit -u"):
+        open_stepper(open_bundle(tiny_bundle_path), "fp32", num_threads=2)
+
+
+def test_int8_graphs_that_can_not_be_read_are_not_called_inexact(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "eight_bits" / "lstm", tmp_path / "lstm")
+    bundle = open_bundle(tmp_path / "lstm")
+    (tmp_path / "lstm" / "int8" / "encoder.onnx").unlink()
+    with pytest.raises(UserError, match=r"encoder\.onnx: can't be read: No such file"):
+        open_stepper(bundle, "int8")
+
+
 def test_int8_of_8_bits_is_refused(tmp_path: Path) -> None:
     bundle = open_bundle(ROOT / "tests" / "eight_bits" / "lstm")
     graphs = {"fp32": bundle.manifest.graphs["int8"], **bundle.manifest.graphs}

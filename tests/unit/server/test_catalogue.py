@@ -157,27 +157,85 @@ async def test_a_folder_that_can_not_be_read_stops_no_other_model(
 ) -> None:
     for path in ("a/1", "b/1/fp32", "c/1", "c/2", "d/1"):
         (tmp_path / path).mkdir(parents=True)
-    list_folder, is_dir = Path.iterdir, Path.is_dir
+    list_folder, system_stat = Path.iterdir, Path.stat
 
     def iterdir(path: Path) -> Any:
         if path.name in ("a", "fp32", "d"):
             raise PermissionError(13, "Permission denied")
         return list_folder(path)
 
-    def is_folder(path: Path) -> bool:
+    def stat(path: Path, **options: bool) -> os.stat_result:
         if path in (tmp_path / "d", tmp_path / "c" / "2"):  # links into folders that can't be searched, stale mounts
             raise OSError(116, "Stale file handle")
-        return is_dir(path)
+        return system_stat(path, **options)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    monkeypatch.setattr(Path, "is_dir", is_folder)
+    monkeypatch.setattr(Path, "stat", stat)
     assert is_repository(tmp_path)
-    assert {name: list(folder.versions) for name, folder in look_into(tmp_path).items()} == {
+    folders = look_into(tmp_path)
+    assert {name: list(folder.versions) for name, folder in folders.items()} == {
         "a": [],
         "b": ["1"],
         "c": ["1", "2"],
         "d": [],
     }
+    why = f"can't be read: Permission denied: give user {os.geteuid()} access to it and to its folders"
+    assert [folder.unreadable for folder in folders.values()] == [
+        f"{tmp_path / 'a'} {why}",
+        "",
+        "",
+        f"{tmp_path / 'd'} {why}",
+    ]
+
+
+async def test_an_only_model_that_can_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "1").mkdir(parents=True)
+    list_folder = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path.name == "a":
+            raise PermissionError(13, "Permission denied")
+        return list_folder(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert is_repository(tmp_path)
+    reconciler, _, _ = reconciler_of(tmp_path)
+    await reconciler.look([])
+    with pytest.raises(UserError, match=r"/a can't be read: Permission denied: give user \d+ access"):
+        await reconciler.open()
+
+
+async def test_why_a_version_is_refused_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def start(*_: Any, **__: Any) -> Any:
+        raise UserError("it is refused:", ["a is missing", "b is missing"])
+
+    (tmp_path / "a" / "1").mkdir(parents=True)
+    reconciler, _, _ = reconciler_of(tmp_path, start=start)
+    await reconciler.look([])
+    with pytest.raises(UserError) as refusal:
+        await reconciler.open()
+    line = "it is refused: - a is missing - b is missing"
+    assert refusal.value.differences == (f"a/1: {line}",) and caplog.records[0].reason == line
+
+
+async def test_a_served_model_stays_while_its_folder_can_not_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def start(path: Path, label: str, **_: Any) -> ServedModel:
+        return replace(version(metrics), label=label)
+
+    reconciler, catalogue, metrics = reconciler_of(tmp_path, start=start)
+    (tmp_path / "fake" / "1").mkdir(parents=True)
+    await reconciler.look([])
+    await reconciler.open()
+    catalogue.open()
+    before = catalogue.routes("fake").stable
+    caplog.clear()
+    monkeypatch.setattr("attendant.server.repository._versions", Mock(side_effect=PermissionError(13, "Denied")))
+    await reconciler.follow(at_once=True)
+    assert catalogue.routes("fake").stable is before
+    (record,) = caplog.records
+    assert record.message == "not loaded" and f"{tmp_path / 'fake'} can't be read: Denied" in record.reason
 
 
 async def test_a_model_that_is_removed_leaves_no_alarm_and_shares_no_threads(tmp_path: Path) -> None:

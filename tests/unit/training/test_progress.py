@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,12 @@ def test_the_journal_removes_events_after_the_resumed_step(tmp_path: Path) -> No
     ]
 
 
-def test_tensorboard_shows_the_events_of_a_resumed_run_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", [(1_800_000_000 * 10**9, 1_700_000_000 * 10**9), (60 * 10**9, 1_700_000_000 * 10**9)])
+def test_tensorboard_shows_the_events_of_a_resumed_run_once(
+    tmp_path: Path, clock: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the clock was put back before the run is resumed, or had not been set when it began."""
+    monkeypatch.setattr(time, "time_ns", iter(clock).__next__)
     journal = Journal(Run(tmp_path))
     for first_step, values in ((0, [4.0, 3.0, 2.5]), (2, [2.0, 1.0])):
         journal.begin(start(tmp_path, step=first_step))

@@ -137,9 +137,27 @@ def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, overr
         ("[data]", "[data", "not TOML"),
         ("max_epochs = 1", f"max_epochs = {'9' * 5000}", "an integer has thousands of digits"),
         ("max_epochs = 1", f"max_epochs = 0x{'f' * 5000}", "max_epochs = a number that is far too large: must"),
-        ("[data]", f"[data]\ncolumns = [1, 0x{'f' * 5000}]", "data.columns = a number that is far too large: must be"),
+        (
+            "[data]",
+            f"[data]\ncolumns = [1, 0x{'f' * 5000}]",
+            "data.columns = [1, a number that is far too large]: must",
+        ),
         ("max_epochs = 1", f"max_epochs = {'[' * 2000}{']' * 2000}", "lists are nested too deep"),
         ("[data]", f"[data]\n{'a.' * 5000}a = 1", "tables or lists are nested too deep"),
+        ("max_epochs = 1", "max_epochs = true", "training.max_epochs = true: must be a whole number"),
+        ("max_epochs = 1", "max_epochs = [1, true]", "training.max_epochs = [1, true]: must be a whole number"),
+        ('"character"', '"a.json"\nnormalize = []', "source.normalize = [] is of a tokenizer that is trained"),
+        ('"character"', '"word"\nappend_eos = 1\nlowercase = 1', "lowercase = 1: must be true or false"),
+        (
+            "[training]",
+            "[schedule]\nmilestones = [1.0, 2.0]\n[training]",
+            "milestones = [1.0, 2.0] means nothing",
+        ),
+        (
+            '"character"\n[target]\ntokenizer = "word"\n[training]',
+            '"word"\n[target]\ntokenizer = "word"\nnormalize = ["nfkc"]\n[model]\nshared_embeddings=true\n[training]',
+            "source.normalize = ['nfc'] differs from target.normalize = ['nfkc']",
+        ),
         ("max_epochs = 1", "max_epochs = 2026-11-28", "training.max_epochs = datetime.date(2026, 11, 28): must be"),
         ("[training]", "[model]\nshared_embeddings=true\n[training]", "source.tokenizer = 'character' differs"),
         (

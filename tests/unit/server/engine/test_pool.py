@@ -1,6 +1,7 @@
 """Tests of requests to engines behind sockets, of workers that die or hang, and of their supervision."""
 
 import asyncio
+import copy
 import itertools
 import os
 import threading
@@ -31,17 +32,21 @@ from attendant.server.engine.messages import (
     new_record,
 )
 from attendant.server.engine.pool import (
-    MAX_DELAY_SECONDS,
     MAX_POISONED,
-    RESTARTS_WINDOW_SECONDS,
     Poisoned,
     Quarantine,
-    Restarts,
     RoundBound,
     Slot,
     WorkerLost,
 )
-from attendant.server.engine.processes import END_SECONDS, WorkerProcess, WorkerProcesses
+from attendant.server.engine.processes import (
+    END_SECONDS,
+    MAX_DELAY_SECONDS,
+    RESTARTS_WINDOW_SECONDS,
+    Restarts,
+    WorkerProcess,
+    WorkerProcesses,
+)
 from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
@@ -231,6 +236,23 @@ async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
     async with running(broken, FakeStepper(), on_death=lambda: deaths.append(1), **options) as (runner, _):
         assert [type(outcome) for outcome in await ended(ask(runner))] == [EngineDead]
         assert deaths == [1]
+
+
+async def test_a_bundle_that_can_not_be_read_for_a_while_ends_no_other_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "RETRY_SECONDS", 0.01)
+    broken, deaths, loads = FakeStepper(), list[int](), itertools.count()
+    broken.fail_at_step = 1
+
+    def load() -> None:
+        if 2 <= next(loads) < 6:
+            raise UserError("permission denied")
+
+    options = {"num_workers": 2, "max_restarts": 1, "load": load, "on_death": lambda: deaths.append(1)}
+    async with running(broken, *(FakeStepper() for _ in range(6)), **options) as (runner, _):
+        results = await ended(*(ask(runner) for _ in range(12)))
+        assert all(isinstance(result, Result) for result in results) and not deaths
+        await eventually(lambda: next(copy.copy(loads)) == 7)
+        assert not deaths
 
 
 async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> None:

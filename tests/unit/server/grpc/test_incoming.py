@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attendant.server.grpc.handlers import ConnectionCalls, read
-from attendant.server.grpc.port import allowed_connections, make_room
+from attendant.server.grpc.port import HEADROOM, allowed_connections, make_room
 
 
 class Call:
@@ -91,5 +91,11 @@ def test_connections_leave_descriptors_to_look_for_idle_ones(
     limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
-    assert allowed_connections(1000) == connections
+    assert allowed_connections(1000) == (connections, connections + HEADROOM)
     assert limits == ([] if raised is None else [(raised, hard)])
+
+
+def test_connections_of_a_process_with_few_descriptors_leave_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: None)
+    assert allowed_connections(1000) == (16, 32)

@@ -115,8 +115,14 @@ def test_label_continues_after_an_interruption(
 def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, refused: Runs) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
-    table = tmp_path / "pairs.CSV.gz"
-    for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file"), (table, "this is a table")):
+    table, loop = tmp_path / "pairs.CSV.gz", tmp_path / "loop"
+    loop.symlink_to("loop")
+    for path, words in (
+        (empty, "no source"),
+        (tmp_path / "none.txt", "no such file"),
+        (table, "this is a table"),
+        (loop, "loop: can't be read: Too many levels of symbolic links"),
+    ):
         assert words in refused("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
     words = tmp_path / "words.txt"
     words.write_text("ab\n")

@@ -79,6 +79,8 @@ def test_an_existing_output_is_refused_and_resumed(
     for change, begun in (
         ("model.hidden_size=8", "model.hidden_size = 16"),
         ("training.accumulate_batches=2", "training.accumulate_batches = 1"),  # epochs are counted in steps
+        ("source.append_eos=false", "source.append_eos = true"),
+        ("data.max_source_words=3", "no data.max_source_words"),
         ("validation.metric=loss", "validation.metric = 'exact_match'"),  # the best value so far is of this metric
     ):
         assert f"was begun with {begun}" in refused(tiny_recipe, "--output", output, "--resume", "--set", change)
@@ -175,6 +177,11 @@ def test_a_vocabulary_below_the_requested_size_is_explained(
     assert line.endswith(
         "symbols, and source.vocabulary_size = 5000: no other pair of symbols to merge within a word occurs at all"
     ), errors
+    # A Unigram model drops parts of words that it does not need, so others may occur.
+    size = ("--set", "source.tokenizer=unigram", *size[2:])
+    _, message, errors = command(tiny_recipe, "--output", tmp_path / "other", *size)
+    (line,) = [line for line in message.splitlines() if line.startswith("source: ")]
+    assert line.endswith("symbols, and source.vocabulary_size = 5000: the model needs no other part of a word"), errors
 
 
 def test_a_mistyped_subcommand_is_refused_with_a_suggestion(

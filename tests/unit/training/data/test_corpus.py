@@ -138,6 +138,18 @@ def test_a_damaged_corpus_is_refused(tmp_path: Path) -> None:
         open_stored(tmp_path / "part")
 
 
+def test_a_corpus_that_this_user_may_not_read_need_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, *arguments: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    store(tmp_path / "part", PAIRS, encoder(), {})
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(UserError, match=r"corpus\.json: can't be read: Permission denied: give user \d+ access"):
+        open_stored(tmp_path / "part")
+
+
 def prepare(tmp_path: Path, **options: object) -> Path:
     """Prepares the training split; returns its new directory in the cache, or `found` if it was there already."""
     (tmp_path / "train.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))

@@ -57,6 +57,16 @@ def test_changed_files_are_refused(tmp_path: Path) -> None:
         publish(place, "toy", build, announce=print)
 
 
+def test_data_that_this_user_may_not_read_need_not_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path, *arguments: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    publish(tmp_path / "toy", "toy", build, announce=print)
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(UserError, match=r"fetched\.json: can't be read: Permission denied: give user \d+ access"):
+        publish(tmp_path / "toy", "toy", build, announce=print)
+
+
 def test_splits_have_their_shares_and_stay_the_same() -> None:
     splits = [split_of(str(number)) for number in range(10_000)]
     assert 350 < splits.count("test") < 450 and 350 < splits.count("validation") < 450

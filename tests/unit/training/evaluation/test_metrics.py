@@ -1,5 +1,7 @@
 """Metrics on cases worked out by hand."""
 
+from urllib.error import URLError
+
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
@@ -74,6 +76,7 @@ def test_the_tokenizer_of_bleu_is_chosen_and_stated(tokenizer: BleuTokenizer, is
         ("ja-mecab", RuntimeError("\nJapanese tokenization requires\n"), r"sacrebleu\[ja\]"),
         ("flores200", ImportError("\n\nPlease install"), "sentencepiece"),
         ("flores200", OSError("unreachable"), "unreachable: .* downloaded once"),
+        ("flores200", URLError(OSError("unknown host")), "'flores200': unknown host: .* downloaded once"),
         ("flores200", SystemExit(1), "downloaded once"),
     ],
 )

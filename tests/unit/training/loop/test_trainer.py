@@ -276,6 +276,22 @@ def ticks(seconds: float) -> Callable[[], float]:
     return functools.partial(next, itertools.count(0.0, seconds))
 
 
+def test_a_closed_terminal_stops_a_training_after_a_saved_step_except_with_nohup(
+    tmp_path: Path, tiny_recipe: Path
+) -> None:
+    def hang_up() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 2;"):
+        train(tiny_recipe, tmp_path / "run", watcher=Watcher({2: hang_up}))
+    assert load_run(tmp_path / "run", "last").state.step == 2
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(tiny_recipe, tmp_path / "nohup", "training.max_epochs=1", watcher=Watcher({2: hang_up})).epoch == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_the_time_left_is_that_of_the_steps_since_the_resumption(tmp_path: Path, tiny_recipe: Path) -> None:
     options = ("training.max_epochs=4",)
     with pytest.raises(KeyboardInterrupt):

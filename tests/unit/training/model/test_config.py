@@ -34,6 +34,8 @@ from attendant.training.model import ModelConfig
             {"embedding_size": 6, "hidden_size": 6, "decoder": {"tied_embeddings": True, "readout": "concatenation"}},
             ["hidden_size + the context's size", "got 6 and 18"],
         ),
+        ({"attention": {"value_size": 1}}, ["contexts of size 1", "model.attention.value_size = 2"]),
+        ({"encoder": {"hidden_size": 1, "bidirectional": False}}, ["contexts of size 1"]),
         ({"encoder": {"reverse_source": True}}, ["reverse_source", "bidirectional = false"]),
     ],
 )

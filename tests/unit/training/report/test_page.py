@@ -1,6 +1,7 @@
 """Tests of a report as HTML and as Markdown: users' texts are shown and never act as markup or script."""
 
 import re
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,9 +91,16 @@ def test_the_page_has_no_script_and_loads_nothing() -> None:
     assert page.elements.count("svg") == 3 and page.elements.count("mark") == 2
 
 
+def test_links_in_a_notebook_stay_in_its_frame() -> None:
+    frame = report()._repr_html_()
+    page = unescape(re.fullmatch(r'<iframe srcdoc="([^"]*)".*', frame, re.DOTALL)[1])  # type: ignore[index]
+    assert "base" in read_page(page).elements
+    assert page.replace('<base href="about:srcdoc">', "") == html_page(report())
+
+
 def test_the_page_is_dark_if_the_browser_prefers_dark() -> None:
     text = html_page(report())
-    assert "prefers-color-scheme:dark" in text
+    assert re.search(r"@media screen and \(prefers-color-scheme:dark\)", text)  # paper is light
     used = set(re.findall(r"var\(--([a-z0-9-]+)", text))
     assert used <= set(re.findall(r"--([a-z0-9-]+):", text))
 

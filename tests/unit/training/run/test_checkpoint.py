@@ -1,5 +1,6 @@
 """Tests of random states, which are restored, and of checkpoints, which are complete or absent if the process dies."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -89,6 +90,17 @@ def test_a_checkpoint_restores_model_optimizer_and_state(tmp_path: Path, kind: s
     assert resume_checkpoint(last, other.learner) == state
     other.update()
     assert torch.equal(item.model.weight, other.model.weight)
+
+
+def test_others_may_read_a_checkpoint_as_the_mask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        saved(Run(tmp_path), 5)
+    finally:
+        os.umask(before)
+    directory = last_of(Run(tmp_path))
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in directory.iterdir()}
+    assert modes == dict.fromkeys(("model.safetensors", "optimizer.safetensors", "state.json"), "0o640")
 
 
 def test_the_optimizers_values_come_from_the_recipe_after_resuming(tmp_path: Path) -> None:

@@ -55,6 +55,26 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> 
         load_run(path)
 
 
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    with pytest.raises(UserError) as refused:
+        run.read_json(path, dict)
+    assert str(refused.value) == f"{path}: can't be read: No such file or directory"
+
+
+def test_a_tokenizer_that_this_user_may_not_read_has_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("attendant.training.run.directory.Tokenizer.from_file", denied)
+    with pytest.raises(
+        UserError, match=r"source_tokenizer\.json: can't be read: Permission denied: give user \d+ access"
+    ):
+        Run(tmp_path).tokenizers()
+
+
 @pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"metric": "wer"}]'])
 def test_damaged_measurements_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "recipe.toml").touch()

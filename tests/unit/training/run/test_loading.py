@@ -168,8 +168,14 @@ def test_resuming_does_not_load_the_first_weights_again(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.hidden_size=24", "was trained with model.hidden_size = 16, and this recipe has 24: make them equal"),
-        ("source.normalize=[]", 'was trained with source.normalize = ["nfc"], and this recipe has []'),
+        (
+            "model.hidden_size=24",
+            "with model.hidden_size = 16, and this recipe has model.hidden_size = 24: make them equal",
+        ),
+        (
+            "source.normalize=[]",
+            "with source.normalize = ['nfc'], and this recipe has source.normalize = []",
+        ),
     ],
 )
 def test_another_model_is_refused_by_its_first_difference(
