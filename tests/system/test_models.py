@@ -204,7 +204,7 @@ def test_it_is_confident_of_numbers() -> None:
 CHECKS = [
     ("g2p-en", "g2p-cmudict-stress", 129, 31),
     ("g2p-en", "g2p-cmudict-tuned", 140, 24),
-    ("normalize-numbers-en", "normalize-numbers-en", 874, 2),
+    ("normalize-numbers-en", "normalize-numbers-en", 881, 0),
 ]
 """A bundle, a recipe, the number of texts in the recipe's checks.tsv, and the number of wrong answers."""
 
@@ -245,5 +245,5 @@ def test_small_values_are_right_in_nearly_all_forms() -> None:
     with attendant.load(MODELS / "normalize-numbers-en") as model:
         texts = [answer.best.text for answer in model.generate(list(expected))]
     wrong = [(s, a, t) for (s, t), a in zip(expected.items(), texts, strict=True) if a != t]
-    # 50 of 653,075 on the processor that trained it; the last bits of another may change a few.
-    assert len(wrong) <= 60, wrong
+    # 17 of 661,290 on the processor that trained it; the last bits of another may change a few.
+    assert len(wrong) <= 25, wrong

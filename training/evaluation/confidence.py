@@ -128,6 +128,7 @@ class ReliabilityBin:
     low: float
     high: float
     num_answers: int
+    num_right: int
     confidence: float
     share_right: Measured
 
@@ -219,6 +220,7 @@ def reliability(
                 low=number / NUM_BINS,
                 high=(number + 1) / NUM_BINS,
                 num_answers=int(in_bin[:, number].sum()),
+                num_right=int(is_right[in_bin[:, number]].sum()),
                 confidence=round(float(confidences[in_bin[:, number]].mean()), 4),
                 share_right=_among(share, int(in_bin[:, number].sum())),
             )

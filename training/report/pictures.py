@@ -219,8 +219,8 @@ def _counts_by_confidence(result: Reliability) -> Iterator[tuple[str, Sequence[i
     right, wrong = [0] * NUM_BINS, [0] * NUM_BINS
     for each in result.bins:
         place = round(each.low * NUM_BINS)
-        right[place] = round((each.share_right.value or 0.0) * each.num_answers)
-        wrong[place] = each.num_answers - right[place]
+        right[place] = each.num_right
+        wrong[place] = each.num_answers - each.num_right
     yield "right", right
     yield "wrong", wrong
     for inputs in result.foreign:

@@ -95,6 +95,13 @@ def test_a_file_s_name_is_a_label_of_the_diagram(name: str) -> None:
     assert f"{name.removesuffix('.txt').lstrip('_')} (3)" in shown
 
 
+def test_the_diagram_counts_right_and_wrong_answers_exactly() -> None:
+    confidences, is_right = np.full(30_000, 0.95), np.arange(30_000) > 0
+    result = reliability(confidences, is_right, rule="r", warn_below=0.5, num_resamples=0)
+    svg = charts.reliability_chart(result)
+    assert ">right (29,999)<" in svg and ">wrong (1)<" in svg
+
+
 def test_labels_stay_as_they_are_on_a_page() -> None:
     labels = ["url(#a", 'href="#b', ' id="c', 'style="#1c2530']
     page = on_page(attention_map(np.full((1, 4), 0.25, np.float32), labels, ["x"]), "p-")
