@@ -2,8 +2,10 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +91,9 @@ def test_a_command_cleans_up_when_its_terminal_closes_except_with_nohup(
     number: str, starter: list[str], status: int
 ) -> None:
     command = [*starter, sys.executable, "-c", CLEANS_UP, number]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    # The tests may run under nohup themselves.
+    hear = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=hear)
     assert (done.returncode, done.stdout) == (status, "cleaned up\n"), done.stderr
 
 
