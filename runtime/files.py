@@ -43,8 +43,10 @@ class CantWrite(UserError):
         self.number = number
 
 
-def reading_error(error: OSError) -> str:
+def reading_error(error: Exception) -> str:
     """Returns the reason why a file or folder can't be read, and the remedy if its permissions are the reason."""
+    if not isinstance(error, OSError):  # the reader's own message about the content
+        return str(error)
     remedy = f": give user {os.geteuid()} access to it and to its folders" if error.errno in DENIED else ""
     return f"{error.strerror or error}{remedy}"
 

@@ -525,7 +525,7 @@ class Reconciler:
 
     def _refuse(self, name: str, item: str, state: State, why: Exception) -> None:
         """Notes and logs that a version, or the policy's file, is refused."""
-        reason = " ".join(str(why).split())  # in one line
+        reason = " ".join(str(why).split())  # A refused bundle's message has a line for each difference.
         self._model(name).refused[item] = state, reason
         if self._model(name).stable is None:
             self._metrics.set_ready(name, False)

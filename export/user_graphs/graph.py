@@ -43,7 +43,7 @@ class UserGraph:
     Attributes:
         file: the file as it was named, for messages: both graphs may be a `model.onnx`.
         inputs, outputs: by name; the inputs without those that are constants or that nothing reads.
-        is_quantized: the graph quantizes activations when it runs, with one scale for all rows of a batch.
+        is_quantized: True if the graph quantizes activations at run time. All rows of a batch then share one scale.
         session: runs the file's graph.
     """
 

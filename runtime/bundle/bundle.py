@@ -172,8 +172,8 @@ def open_bundle(path: Path | str) -> Bundle:
 
     Raises:
         UserError: there is no bundle in this folder.
-        BundleRefused: with one line for every file, digest, size or id that differs from the manifest; or for the first
-            file that can't be read.
+        BundleRefused: files, digests, sizes or ids differ from the manifest; the message has a line for each.
+        BundleUnreadable: a file can't be read.
     """
     path = Path(path)
     manifest = read_manifest(path)

@@ -150,8 +150,9 @@ def pem_kind(path: Path) -> str:
     try:
         text = read_file(path, MAX_BYTES).decode("ascii", "replace")
     except (OSError, Unfit) as error:
-        reason = reading_error(error) if isinstance(error, OSError) else str(error)
-        raise UserError(f"{path} can't be read: {reason}; name a public key or certificates, in PEM") from error
+        raise UserError(
+            f"{path} can't be read: {reading_error(error)}; name a public key or certificates, in PEM"
+        ) from error
     for kind in (PUBLIC_KEY, CERTIFICATE):
         if f"-----BEGIN {kind}-----" in text:
             return kind

@@ -129,8 +129,7 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
         where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
         raise UserError(f"{path}: there is no such file{where}") from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        reason = reading_error(error) if isinstance(error, OSError) else error
-        raise UserError(f"{path}: can't be read: {reason}") from None
+        raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
 
 
 @contextmanager

@@ -103,8 +103,7 @@ class Run:
         try:
             return Tokenizer.from_file(path)
         except (OSError, ValueError) as error:
-            reason = reading_error(error) if isinstance(error, OSError) else error
-            raise UserError(f"{path}: can't be read: {reason}") from None
+            raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
 
     def evaluations(self, checkpoint: str | None = None) -> list[dict[str, Any]]:
         """Returns the recorded measurements, which may be none. Raises UserError: the file can't be read.
@@ -141,8 +140,7 @@ def read_json(path: Path, kind: type[Content], *keys: str) -> Content:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = reading_error(error) if isinstance(error, OSError) else error
-        raise UserError(f"{path}: can't be read: {reason}") from None
+        raise UserError(f"{path}: can't be read: {reading_error(error)}") from None
     if not isinstance(content, kind):
         raise UserError(f"{path}: can't be read: it is no JSON {'object' if kind is dict else 'array'}")
     for entry in [content] if isinstance(content, dict) else content:

@@ -261,8 +261,7 @@ def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
     runs = [_named_run(recipe, option, name, ("source", "target")) for name in recipe.distillation.teachers]
     together = [start, *runs] if start else runs
     for name, run in zip(recipe.distillation.teachers, runs, strict=True):
-        source_tokenizer, target_tokenizer = run.tokenizers()
-        if recipe.model.shared_embeddings and source_tokenizer.to_text() != target_tokenizer.to_text():
+        if recipe.model.shared_embeddings and len({tokenizer.to_text() for tokenizer in run.tokenizers()}) > 1:
             raise UserError(
                 f"{option} = {name!r} has other symbols for sources than for targets, and model.shared_embeddings = "
                 "true needs the same: leave it out, or take teachers that were trained with it"
